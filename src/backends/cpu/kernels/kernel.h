@@ -1,0 +1,71 @@
+// What a CPU kernel is given, and what a row of a kernel table is.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/thread_pool.h"
+#include "ops/kernel_choice.h"
+#include "ops/kv_layout.h"
+#include "ops/op_types.h"
+
+namespace octet::cpu {
+
+// What this processor can do. Detected once (select.h), or lowered by a flag to test other paths.
+struct CpuCaps {
+  bool avx2 = false;         // with FMA and F16C
+  bool avx512_bf16 = false;  // with F, BW, VL, DQ and VBMI
+  int threads = 1;
+};
+
+struct KernelContext {
+  ThreadPool& threads;
+  const CpuCaps& caps;
+};
+
+// One row of a table. `refuses` gives the reason why the row cannot run a problem, nullopt if it
+// can; the table takes the accepted row with the least estimate, ties by order. Rows that share a
+// reduction_id sum in the same order, so that for one linear every M gets the same bits.
+template <typename Launch>
+struct KernelRow {
+  std::string_view name;
+  std::string_view reduction_id;
+  std::optional<std::string> (*refuses)(const ops::OpDesc&, const CpuCaps&);
+  double (*estimate_us)(const ops::OpDesc&, const CpuCaps&);
+  Launch* launch;
+};
+
+// x has the form that the linear wants already (quantized iff w.input is set).
+using LinearLaunch = void(const KernelContext&, const ops::Activation& x, const ops::Linear& w,
+                          const Tensor& out);
+// The expert MLPs, routing included: see Backend::moe_experts.
+using MoeLaunch = void(const KernelContext&, const ops::Activation& x, const ops::Routing& routing,
+                       std::span<const ops::GatedMlp> experts, const Tensor& out);
+// See Backend::attention and Backend::mla_attention.
+using AttentionLaunch = void(const KernelContext&, const Tensor& q, const ops::GqaCache& cache,
+                             const ops::Batch& batch, const ops::AttentionSpec& spec,
+                             const Tensor& out, const Tensor& lse);
+using MlaAttentionLaunch = void(const KernelContext&, const Tensor& q_latent, const Tensor& q_pe,
+                                const ops::MlaCache& cache, const ops::Batch& batch,
+                                const ops::AttentionSpec& spec, const Tensor& out,
+                                const Tensor& lse);
+
+using LinearRow = KernelRow<LinearLaunch>;
+using MoeRow = KernelRow<MoeLaunch>;
+using AttentionRow = KernelRow<AttentionLaunch>;
+using MlaAttentionRow = KernelRow<MlaAttentionLaunch>;
+
+// The tables, each in its own file: exact rows are the reference, fast rows are held to them.
+std::span<const LinearRow> exact_linear_rows();         // kernels/exact_linear.cpp
+std::span<const MoeRow> exact_moe_rows();               // kernels/exact_moe.cpp
+std::span<const AttentionRow> exact_attention_rows();   // kernels/exact_attention.cpp
+std::span<const MlaAttentionRow> exact_mla_attention_rows();
+std::span<const LinearRow> fast_linear_rows();          // kernels/fast_linear.cpp
+std::span<const LinearRow> fast_head_rows();            // kernels/fast_head.cpp: 16-bit head, f32 out
+std::span<const MoeRow> fast_moe_rows();                // kernels/fast_moe.cpp
+std::span<const AttentionRow> fast_attention_rows();    // kernels/fast_attention.cpp
+std::span<const MlaAttentionRow> fast_mla_attention_rows();  // kernels/fast_mla_attention.cpp
+
+}  // namespace octet::cpu

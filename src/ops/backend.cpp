@@ -1,0 +1,20 @@
+// The default bodies: what a fused op means, in terms of its parts.
+#include "ops/backend.h"
+
+namespace octet::ops {
+
+void Backend::run_step(uint64_t, FunctionRef<void()> body) { body(); }
+
+void Backend::add_rms_norm(const Tensor& residual, const Tensor& delta, const NormWeight& norm,
+                           const Activation& out) {
+  add(residual, delta, residual);
+  rms_norm(residual, norm, out);
+}
+
+void Backend::linear_group(const Activation& x, std::span<const Linear* const> ws,
+                           std::span<const Tensor> outs) {
+  invariant(ws.size() == outs.size(), "linear_group needs one output for each weight");
+  for (size_t i = 0; i < ws.size(); ++i) linear(x, *ws[i], outs[i]);
+}
+
+}  // namespace octet::ops
