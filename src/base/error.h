@@ -39,8 +39,7 @@ class Error : public std::exception {
 // A broken invariant or a device fault, with the place in the source that noticed it.
 class Fault : public std::exception {
  public:
-  explicit Fault(std::string message,
-                 std::source_location at = std::source_location::current());
+  explicit Fault(std::string message, std::source_location at = std::source_location::current());
 
   const char* what() const noexcept override { return message_.c_str(); }
 

@@ -1,0 +1,63 @@
+// A fixed set of threads for data-parallel loops. A loop is cut into contiguous ranges by
+// arithmetic alone, so which thread computes what is known before it starts, and a body that
+// computes each grain by itself gives the same bits on any number of threads.
+//
+// A barrier costs a few microseconds while loops follow one another closely: idle workers spin for
+// about 40 us before they sleep.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <thread>
+#include <vector>
+
+#include "base/function_ref.h"
+
+namespace octet {
+
+// Physical cores that this process may run on: the affinity mask, with the hardware threads of one
+// core counted once, and at most the CPU quota of its control group. At least 1.
+int default_thread_count();
+
+class ThreadPool {
+ public:
+  // `threads` >= 1 counts the caller of run(), so threads - 1 are started. Throws Error if the
+  // system refuses them.
+  explicit ThreadPool(int threads);
+
+  // Joins the workers. No run() may be in progress.
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int size() const { return static_cast<int>(errors_.size()); }
+
+  // Calls body(thread) once for every thread in [0, size()), the caller being thread 0, and
+  // returns when all have returned. An exception is rethrown here, that of the lowest thread if
+  // several throw. One caller at a time, and never from inside a body: Fault otherwise.
+  void run(FunctionRef<void(int thread)> body);
+
+  // Calls body(begin, end, thread) at most once a thread, with ranges that together are [0, n) and
+  // whose borders are multiples of `grain` (or n). A loop of one grain runs on the caller.
+  void parallel_for(int64_t n, int64_t grain,
+                    FunctionRef<void(int64_t begin, int64_t end, int thread)> body);
+
+ private:
+  void work(int thread);
+  void stop_workers();
+  void call(int thread) noexcept;
+
+  using Body = FunctionRef<void(int)>;
+  const Body* body_ = nullptr;              // of the run in progress
+  std::vector<std::exception_ptr> errors_;  // one a thread
+  std::vector<std::thread> workers_;
+  bool stop_ = false;  // read by workers after an epoch, as body_ is
+
+  // On lines of their own: workers poll epoch_, the caller polls pending_.
+  alignas(64) std::atomic<uint32_t> epoch_{0};    // one up = one run to do
+  alignas(64) std::atomic<uint32_t> pending_{0};  // workers that have not finished it
+  alignas(64) std::atomic<bool> running_{false};
+};
+
+}  // namespace octet
