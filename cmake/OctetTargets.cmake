@@ -26,12 +26,17 @@ endif()
 
 # octet_library(<folder> [SOURCES ...] [DEPS ...])
 # The static library octet_<folder> of src/<folder>; all .cpp files below the folder unless SOURCES
-# names them. '/' in the folder becomes '_' in the target.
+# names them. '/' in the folder becomes '_' in the target. A folder of headers alone works as well.
 function(octet_library folder)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
   string(REPLACE "/" "_" name ${folder})
   if(NOT arg_SOURCES)
     file(GLOB_RECURSE arg_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  endif()
+  if(NOT arg_SOURCES)
+    add_library(octet_${name} INTERFACE)
+    target_link_libraries(octet_${name} INTERFACE octet_flags ${arg_DEPS})
+    return()
   endif()
   add_library(octet_${name} STATIC ${arg_SOURCES})
   target_link_libraries(octet_${name} PUBLIC octet_flags ${arg_DEPS})

@@ -1,0 +1,174 @@
+#include "base/atomic_write.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+
+namespace octet {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void refuse(std::string what, const fs::path& path, std::string value,
+                         std::string fix = "") {
+  throw Error({.what = std::move(what),
+               .where = path.string(),
+               .value = std::move(value),
+               .fix = std::move(fix)});
+}
+
+[[noreturn]] void refuse_errno(std::string what, const fs::path& path) {
+  refuse(std::move(what), path, std::strerror(errno));
+}
+
+// "a/b/" and "a/b" are one target; "" , "/" and ".." have no name to give.
+fs::path normal(const fs::path& target) {
+  fs::path path = fs::absolute(target).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  if (!path.has_filename())
+    refuse("cannot write there", target, "not the name of a file or folder");
+  return path;
+}
+
+fs::path partial_of(const fs::path& target) {
+  return target.parent_path() / ("." + target.filename().string() + ".partial");
+}
+
+void check_target(const fs::path& target, Overwrite overwrite, bool want_directory) {
+  std::error_code ignored;
+  const fs::file_status status = fs::symlink_status(target, ignored);
+  if (!fs::exists(status)) return;
+  if (fs::is_directory(status) != want_directory) {
+    refuse("cannot replace the output", target,
+           want_directory ? "exists and is not a folder" : "exists and is a folder");
+  }
+  if (overwrite == Overwrite::refuse) {
+    refuse("the output exists already", target, "", "remove it, name another, or pass --overwrite");
+  }
+}
+
+void make_parents(const fs::path& target) {
+  std::error_code error;
+  fs::create_directories(target.parent_path(), error);
+  if (error) refuse("cannot create a folder", target.parent_path(), error.message());
+}
+
+void sync_path(const fs::path& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) refuse_errno("cannot flush to the disk", path);
+  const int failed = fsync(fd);
+  close(fd);
+  // Some network file systems cannot sync a folder; there the rename is as safe as it gets.
+  if (failed != 0 && errno != EINVAL) refuse_errno("cannot flush to the disk", path);
+}
+
+// Gives `from` the name `to`, which must be free unless `overwrite` allows to replace it.
+void rename_to(const fs::path& from, const fs::path& to, Overwrite overwrite) {
+  if (overwrite == Overwrite::refuse) {
+    // The kernel's own check, so that no file made since ours is lost.
+    if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
+    if (errno == EEXIST) check_target(to, overwrite, fs::is_directory(from));
+    if (errno != EINVAL && errno != ENOSYS) refuse_errno("cannot name the output", to);
+    check_target(to, overwrite, fs::is_directory(from));
+  }
+  if (rename(from.c_str(), to.c_str()) != 0) refuse_errno("cannot name the output", to);
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(fs::path target, Overwrite overwrite)
+    : target_(normal(target)), partial_(partial_of(target_)), overwrite_(overwrite) {
+  check_target(target_, overwrite_, false);
+  make_parents(target_);
+  fd_ = open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd_ < 0) refuse_errno("cannot write a file", target_);
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ < 0) return;
+  close(fd_);
+  unlink(partial_.c_str());
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  invariant(fd_ >= 0, "AtomicFile written after its commit");
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(fd_, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) refuse_errno("cannot write a file", target_);
+    bytes = bytes.subspan(static_cast<size_t>(count));
+  }
+}
+
+void AtomicFile::commit() {
+  invariant(fd_ >= 0, "AtomicFile committed twice");
+  if (fsync(fd_) != 0) refuse_errno("cannot flush to the disk", target_);
+  rename_to(partial_, target_, overwrite_);
+  close(std::exchange(fd_, -1));
+  sync_path(target_.parent_path());
+}
+
+AtomicDirectory::AtomicDirectory(fs::path target, Overwrite overwrite)
+    : target_(normal(target)), partial_(partial_of(target_)), overwrite_(overwrite) {
+  check_target(target_, overwrite_, true);
+  make_parents(target_);
+  if (mkdir(partial_.c_str(), 0777) != 0 && errno != EEXIST) {
+    refuse_errno("cannot create a folder", partial_);
+  }
+  fd_ = open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd_ < 0) refuse_errno("cannot create a folder", partial_);
+  if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    close(std::exchange(fd_, -1));
+    refuse("another process is writing this output", target_, "", "wait for it, or name another");
+  }
+  // Ours now; it may hold what a killed writer left.
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(partial_, error)) {
+    fs::remove_all(entry.path(), error);
+  }
+  if (error) {
+    close(std::exchange(fd_, -1));
+    refuse("cannot clear what an earlier run left", partial_, error.message());
+  }
+}
+
+AtomicDirectory::~AtomicDirectory() {
+  if (fd_ < 0) return;
+  std::error_code ignored;
+  fs::remove_all(partial_, ignored);
+  close(fd_);
+}
+
+void AtomicDirectory::commit() {
+  invariant(fd_ >= 0, "AtomicDirectory committed twice");
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(partial_)) {
+    if (!entry.is_symlink()) sync_path(entry.path());
+  }
+  sync_path(partial_);
+  check_target(target_, overwrite_, true);
+  bool exchanged = false;
+  if (fs::exists(target_)) {
+    // rename() cannot replace a folder that is not empty: exchange the two, then remove the old.
+    exchanged =
+        renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) == 0;
+    std::error_code error;
+    if (!exchanged) fs::remove_all(target_, error);
+    if (error) refuse("cannot replace the output", target_, error.message());
+  }
+  if (!exchanged) rename_to(partial_, target_, overwrite_);
+  close(std::exchange(fd_, -1));
+  sync_path(target_.parent_path());
+  std::error_code ignored;
+  if (exchanged) fs::remove_all(partial_, ignored);
+}
+
+}  // namespace octet

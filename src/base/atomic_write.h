@@ -1,0 +1,60 @@
+// Files and folders that exist whole or not at all. Both classes write beside the target under a
+// hidden name, ".NAME.partial", and rename on commit(); an object destroyed without commit(), and
+// a process killed at any moment, leave the target as it was. What a kill leaves behind is removed
+// by the next write to the same target.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+namespace octet {
+
+enum class Overwrite { refuse, replace };
+
+class AtomicFile {
+ public:
+  // Creates missing parent folders. Throws Error if the target exists and may not be replaced, if
+  // it is a directory, or if its folder cannot be written.
+  explicit AtomicFile(std::filesystem::path target, Overwrite overwrite = Overwrite::refuse);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  // Appends. Throws Error when the disk is full or fails.
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+
+  // Flushes to the disk and gives the file its name. Throws Error; the target is then unchanged.
+  void commit();
+
+ private:
+  std::filesystem::path target_, partial_;
+  Overwrite overwrite_;
+  int fd_ = -1;
+};
+
+class AtomicDirectory {
+ public:
+  // As AtomicFile; also refuses while another process writes the same target. A target that is
+  // replaced must be a directory, and is removed as a whole, on commit.
+  explicit AtomicDirectory(std::filesystem::path target, Overwrite overwrite = Overwrite::refuse);
+  ~AtomicDirectory();
+  AtomicDirectory(const AtomicDirectory&) = delete;
+  AtomicDirectory& operator=(const AtomicDirectory&) = delete;
+
+  // Where to write the contents.
+  const std::filesystem::path& path() const { return partial_; }
+
+  // Flushes every file and gives the directory its name. Throws Error; the target is then
+  // unchanged.
+  void commit();
+
+ private:
+  std::filesystem::path target_, partial_;
+  Overwrite overwrite_;
+  int fd_ = -1;  // of partial_; holds the lock that tells a writer at work from a dead one's rest
+};
+
+}  // namespace octet

@@ -1,0 +1,161 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+
+#include "base/atomic_write.h"
+#include "base/error.h"
+#include "base/mapped_file.h"
+#include "unit/base/temp_dir.h"
+
+namespace octet {
+namespace {
+
+namespace fs = std::filesystem;
+using test::slurp;
+using test::TempDir;
+using ::testing::HasSubstr;
+
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(MappedFile, ShowsTheBytesAndSurvivesAMove) {
+  const TempDir dir;
+  const std::string text(10000, 'x');
+  MappedFile file(dir.file("a", text));
+  ASSERT_EQ(file.bytes().size(), text.size());
+  const std::byte* data = file.bytes().data();
+  MappedFile moved = std::move(file);
+  EXPECT_EQ(moved.bytes().data(), data);
+  EXPECT_EQ(std::memcmp(data, text.data(), text.size()), 0);
+  moved.advise(MappedFile::Advice::will_need);
+  moved.advise(MappedFile::Advice::random, moved.bytes().subspan(4500, 100));
+  moved = MappedFile(dir.file("b", "b"));
+  EXPECT_EQ(moved.bytes().size(), 1u);
+}
+
+TEST(MappedFile, NamesTheFileAndTheReason) {
+  const TempDir dir;
+  auto open = [](const fs::path& path) { return error_of([&] { MappedFile file(path); }); };
+  EXPECT_THAT(open(dir / "none"), HasSubstr("No such file"));
+  EXPECT_THAT(open(dir / "none"), HasSubstr("none"));
+  EXPECT_THAT(open(dir.path()), HasSubstr("a directory"));
+  EXPECT_THAT(open(dir.file("empty", "")), HasSubstr("an empty file"));
+  EXPECT_THAT(open("/dev/null"), HasSubstr("not a regular file"));
+  if (geteuid() != 0) {  // root may read everything
+    const fs::path locked = dir.file("locked", "x");
+    fs::permissions(locked, fs::perms::none);
+    EXPECT_THAT(open(locked), HasSubstr("Permission denied"));
+  }
+}
+
+TEST(ReadText, ReadsAllOrSaysWhy) {
+  const TempDir dir;
+  EXPECT_EQ(read_text(dir.file("a", "one\ntwo")), "one\ntwo");
+  EXPECT_EQ(read_text(dir.file("b", "")), "");
+  EXPECT_THAT(error_of([&] { read_text(dir / "none"); }), HasSubstr("No such file"));
+  EXPECT_THAT(error_of([&] { read_text(dir.path()); }), HasSubstr("a directory"));
+}
+
+TEST(AtomicFile, AppearsOnCommitOnly) {
+  const TempDir dir;
+  {
+    AtomicFile file(dir / "deep/er/a");
+    file.write("half");
+    EXPECT_FALSE(fs::exists(dir / "deep/er/a"));
+  }
+  EXPECT_TRUE(fs::is_empty(dir / "deep/er"));
+  AtomicFile file(dir / "deep/er/a");
+  file.write("one ");
+  file.write("two");
+  file.commit();
+  EXPECT_EQ(slurp(dir / "deep/er/a"), "one two");
+  EXPECT_THROW(file.write("more"), Fault);
+}
+
+TEST(AtomicFile, ReplacesOnlyWhenTold) {
+  const TempDir dir;
+  dir.file("a", "old");
+  EXPECT_THAT(error_of([&] { AtomicFile file(dir / "a"); }), HasSubstr("exists already"));
+  {
+    AtomicFile file(dir / "a", Overwrite::replace);
+    file.write("new");
+    EXPECT_EQ(slurp(dir / "a"), "old");
+    file.commit();
+  }
+  EXPECT_EQ(slurp(dir / "a"), "new");
+
+  AtomicFile late(dir / "b");
+  dir.file("b", "someone else's");
+  EXPECT_THAT(error_of([&] { late.commit(); }), HasSubstr("exists already"));
+  EXPECT_EQ(slurp(dir / "b"), "someone else's");
+  EXPECT_THAT(error_of([&] { AtomicFile file(dir.path()); }), HasSubstr("is a folder"));
+  EXPECT_THAT(error_of([&] { AtomicFile file("/"); }), HasSubstr("not the name"));
+}
+
+TEST(AtomicDirectory, AppearsWholeOrNotAtAll) {
+  const TempDir dir;
+  {
+    AtomicDirectory out((dir / "model").string() + "/");
+    std::ofstream(out.path() / "config.json") << "{}";
+    EXPECT_FALSE(fs::exists(dir / "model"));
+  }
+  EXPECT_TRUE(fs::is_empty(dir.path()));
+  {
+    AtomicDirectory out(dir / "model");
+    fs::create_directory(out.path() / "sub");
+    std::ofstream(out.path() / "sub/a") << "a";
+    out.commit();
+  }
+  EXPECT_EQ(slurp(dir / "model/sub/a"), "a");
+  EXPECT_THAT(error_of([&] { AtomicDirectory out(dir / "model"); }), HasSubstr("exists already"));
+  EXPECT_THAT(error_of([&] { AtomicDirectory out(dir / "model/sub/a"); }),
+              HasSubstr("is not a folder"));
+  {
+    AtomicDirectory out(dir / "model", Overwrite::replace);
+    std::ofstream(out.path() / "b") << "b";
+    EXPECT_EQ(slurp(dir / "model/sub/a"), "a");
+    out.commit();
+  }
+  EXPECT_EQ(slurp(dir / "model/b"), "b");
+  EXPECT_FALSE(fs::exists(dir / "model/sub"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), {}), 1);
+}
+
+TEST(AtomicDirectory, AKillLeavesNothingThatStaysOrBlocks) {
+  const TempDir dir;
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    AtomicDirectory out(dir / "model");
+    std::ofstream(out.path() / "half") << "half";
+    if (::write(ready[1], "x", 1) != 1) _exit(1);
+    while (true) pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  EXPECT_THAT(error_of([&] { AtomicDirectory out(dir / "model"); }), HasSubstr("another process"));
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  close(ready[0]);
+  close(ready[1]);
+  EXPECT_FALSE(fs::exists(dir / "model"));
+  AtomicDirectory out(dir / "model");
+  EXPECT_TRUE(fs::is_empty(out.path()));
+  out.commit();
+  EXPECT_TRUE(fs::is_empty(dir / "model"));
+}
+
+}  // namespace
+}  // namespace octet
