@@ -13,15 +13,15 @@ namespace octet::sched {
 struct Admission {
   enum class Reason : uint8_t {
     ok,
-    empty_prompt,        // nothing to compute
-    bad_max_tokens,      // max_tokens < 1, or min_tokens outside [0, max_tokens]
-    prompt_too_long,     // the prompt leaves no room for an output token within max_model_len
-    exceeds_model_len,   // prompt + the max_tokens asked for > max_model_len
-    exceeds_pool,        // would not fit into the KV pool even alone
+    empty_prompt,       // nothing to compute
+    bad_max_tokens,     // max_tokens < 1, or min_tokens outside [0, max_tokens]
+    prompt_too_long,    // the prompt leaves no room for an output token within max_model_len
+    exceeds_model_len,  // prompt + the max_tokens asked for > max_model_len
+    exceeds_pool,       // would not fit into the KV pool even alone
   };
   Reason reason = Reason::ok;
   int64_t prompt_tokens = 0;
-  int64_t max_tokens = 0;     // resolved when ok; as asked for when refused (0 = unset)
+  int64_t max_tokens = 0;  // resolved when ok; as asked for when refused (0 = unset)
   int64_t max_model_len = 0;
   int64_t pool_tokens = 0;
 

@@ -70,6 +70,7 @@ class PrefixTree {
     Children::const_iterator edge;  // its entry among its parent's children
     Children children;
   };
+  Node& at(BlockId block);
   Children& children_of(Roots::iterator root, BlockId parent);
 
   BlockPool& pool_;

@@ -34,7 +34,7 @@ namespace octet::sched {
 
 // Gauges are of now, counters since construction. Blocks in blocks, the rest as named.
 struct Stats {
-  int32_t waiting = 0;   // requests, preempted ones included
+  int32_t waiting = 0;  // requests, preempted ones included
   int32_t running = 0;
   int32_t retiring = 0;  // finished, with a step still in flight
   int32_t steps_in_flight = 0;
@@ -58,7 +58,8 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // Records every call from now on; null = stop. The log must outlive its use.
+  // Records every call; null = stop. To be set before the first request. The log must outlive its
+  // use.
   void set_log(EventLog* log);
 
   // Queues the request, or refuses what can never fit. An id that is still in use is a Fault.
@@ -104,29 +105,30 @@ class Scheduler {
 
   int32_t gap(const Sequence& seq) const;
   int32_t blocks_for(int32_t tokens) const;
-  int32_t chunk(int32_t gap, int32_t budget) const;
+  int32_t chunk(int32_t gap) const;
 
   bool ensure_blocks(Sequence& seq, int32_t num_blocks);
   bool take_blocks(Sequence& seq, int32_t num_blocks);
   bool try_start(Sequence& seq);
   void preempt(Sequence& seq);
-  Slice make_slice(Sequence& seq, int32_t count, int32_t index);
+  Slice make_slice(Sequence& seq, int32_t count, const StepPlan& plan);
 
-  void take_tokens(Sequence& seq, const Slice& slice, const std::vector<TokenId>& tokens,
+  void take_tokens(Sequence& seq, const Slice& slice, const std::vector<TokenId>& sampled,
                    Emission& out);
   void cache_blocks(Sequence& seq, int32_t tokens);
   Emission finish(Sequence& seq, Finish reason);
+  void retire(Sequence& seq, Finish reason);
   void drain(Sequence& seq);
-  void release_blocks(Sequence& seq);
   Sequence* live(SeqId id);
 
   Config config_;
   BlockPool pool_;
   PrefixTree tree_;
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;  // all that are not forgotten
-  std::deque<Sequence*> waiting_;   // by arrival
-  std::vector<Sequence*> running_;  // by arrival; every one is older than every startable waiting
+  std::deque<Sequence*> waiting_;                                   // by arrival
+  std::vector<Sequence*> running_;  // by arrival; every one is older than every waiting one
   std::vector<Draft> draft_;        // the plan being made
+  int32_t budget_ = 0;              // tokens it may still take
   int32_t draining_ = 0;            // not running, but a step in flight still uses their blocks
   uint64_t next_arrival_ = 0;
   StepId next_step_ = 1;   // the next to plan

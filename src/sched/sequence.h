@@ -28,16 +28,16 @@ const char* to_string(Finish finish);
 
 // What the caller asks for.
 struct Request {
-  SeqId id = 0;                       // chosen by the caller, unique among the unfinished ones
+  SeqId id = 0;  // chosen by the caller, unique among the unfinished ones
   std::vector<TokenId> prompt;
   std::optional<int32_t> max_tokens;  // output tokens; unset = as many as still fit
   int32_t min_tokens = 0;             // below this many output tokens, stop tokens do not stop
   std::vector<TokenId> eos_ids;       // the model's end tokens; skipped under ignore_eos
   std::vector<TokenId> stop_ids;      // the caller's stop tokens; always honoured
   bool ignore_eos = false;
-  bool lockstep = false;              // never plan a token before the one ahead of it is applied
-                                      // (grammar constraints); others in the batch are unaffected
-  std::string salt;                   // prefixes are shared only between equal salts
+  bool lockstep = false;  // never plan a token before the one ahead of it is applied
+                          // (grammar constraints); others in the batch are unaffected
+  std::string salt;       // prefixes are shared only between equal salts
 };
 
 enum class Phase : uint8_t {
@@ -63,11 +63,11 @@ struct Sequence {
   uint64_t arrival = 0;         // order of submission; first come, first served
   std::vector<TokenId> tokens;  // known tokens: prompt, then output
   int32_t prompt_len = 0;
-  int32_t cached = 0;           // prompt tokens taken from the prefix tree at the first start
-  int32_t computed = 0;         // tokens whose results are applied; may roll back
-  int32_t in_flight = 0;        // tokens launched after those
-  int32_t pending = 0;          // samples launched and not yet applied
-  StepId sample_step = 0;       // where the newest pending sample comes from
+  int32_t cached = 0;      // prompt tokens taken from the prefix tree at the first start
+  int32_t computed = 0;    // tokens whose results are applied; may roll back
+  int32_t in_flight = 0;   // tokens launched after those
+  int32_t pending = 0;     // samples launched and not yet applied
+  StepId sample_step = 0;  // where the newest pending sample comes from
   int32_t sample_slice = 0;
 
   std::vector<BlockId> blocks;   // block i holds positions [i*block_tokens, (i+1)*block_tokens)
