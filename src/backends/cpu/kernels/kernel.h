@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "backends/cpu/kernels/workspace.h"
 #include "base/thread_pool.h"
 #include "ops/kernel_choice.h"
 #include "ops/kv_layout.h"
@@ -20,9 +21,11 @@ struct CpuCaps {
   int threads = 1;
 };
 
+// One a backend, kept as long as it lives: the scratch grows once and is reused from then on.
 struct KernelContext {
   ThreadPool& threads;
   const CpuCaps& caps;
+  mutable Workspace scratch{};  // contents never outlive one kernel's call
 };
 
 // One row of a table. `refuses` gives the reason why the row cannot run a problem, nullopt if it
