@@ -1,0 +1,675 @@
+#!/usr/bin/env python3
+"""Writes the golden cases: tiny random models and what Hugging Face transformers computes from them.
+
+Each case is a directory with a checkpoint in the Hugging Face layout and a `golden.safetensors`:
+
+    config.json  model.safetensors (or shards and an index)  golden.safetensors
+
+A case is made in three steps. The order matters: the golden values come from the files, not from
+the model that wrote them, so names, dtypes and both dialects of `config.json` are part of the proof.
+
+    1. write   random weights, saved by transformers (`save_pretrained`) under their on-disk names
+    2. read    the directory, by `from_pretrained`, into a float32 model with eager attention
+    3. record  logits, residual stream and routing decisions of a few short sequences
+
+`rope.json` holds rotary frequencies of well-known configurations, from the same library.
+README.md says what each case is for, what the tensors are called, and how to run this.
+
+    generate.py                 write every case and rope.json beside this script
+    generate.py NAME ...        write only these cases
+    generate.py --out DIR       write elsewhere
+"""
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import shutil
+import zlib
+
+import numpy as np
+import safetensors
+import safetensors.torch
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+HERE = pathlib.Path(__file__).resolve().parent
+VERSIONS = {
+    "transformers": transformers.__version__,
+    "torch": torch.__version__.split("+")[0],
+    "safetensors": safetensors.__version__,
+    "numpy": np.__version__,
+}
+# A router decision closer than this to a tie could fall the other way in a correct engine.
+MIN_ROUTER_MARGIN = 1e-4
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    name: str
+    seed: int
+    config: dict  # config.json as it lies on disk
+    lengths: tuple[int, ...]  # one sequence each; the first is the one-token prompt
+    dtype: torch.dtype = torch.float32
+    config_by_hf: bool = False  # keep the config.json that transformers writes (the v5 dialect)
+    shard_size: str | None = None  # for instance "100KB": several files and an index
+    router_bias: tuple[float, float] = (0.0, 0.0)  # mean, standard deviation of e_score_correction_bias
+    small_latents: bool = False  # q_a and kv_a outputs so small that their norms' epsilon shows
+    mtp_layer: bool = False  # append a multi-token-prediction layer, which a reader must ignore
+
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "initializer_range": 0.02,
+    "use_cache": True,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "attention_dropout": 0.0,
+    "pretraining_tp": 1,
+}
+
+DEEPSEEK_V3 = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "hidden_act": "silu",
+    "initializer_range": 0.02,
+    "use_cache": True,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "moe_layer_freq": 1,
+    "scoring_func": "sigmoid",
+    "topk_method": "noaux_tc",
+    "tie_word_embeddings": False,
+}
+
+DEEPSEEK_V2 = DEEPSEEK_V3 | {
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "model_type": "deepseek_v2",
+    "scoring_func": "softmax",
+    "norm_topk_prob": False,
+    "torch_dtype": "float32",
+}
+
+CASES = [
+    Case(
+        name="llama_mha",
+        seed=1,
+        lengths=(1, 7, 33),
+        config=LLAMA
+        | {
+            "vocab_size": 131,
+            "hidden_size": 48,
+            "intermediate_size": 76,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 3,
+            "num_key_value_heads": 3,
+            "max_position_embeddings": 64,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 10000.0,
+            "rope_scaling": None,
+            "attention_bias": False,
+            "mlp_bias": False,
+            "tie_word_embeddings": False,
+            "torch_dtype": "float32",
+        },
+    ),
+    Case(
+        name="llama_f16",
+        seed=2,
+        lengths=(1, 5, 19),
+        dtype=torch.float16,
+        # The first Llama generation: no num_key_value_heads, head_dim or bias keys; readers must know the defaults.
+        config=LLAMA
+        | {
+            "vocab_size": 101,
+            "hidden_size": 40,
+            "intermediate_size": 60,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 5,
+            "max_position_embeddings": 64,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 10000.0,
+            "tie_word_embeddings": False,
+            "torch_dtype": "float16",
+        },
+    ),
+    Case(
+        name="llama_gqa_rope3",
+        seed=3,
+        lengths=(1, 7, 151),
+        dtype=torch.bfloat16,
+        config=LLAMA
+        | {
+            "vocab_size": 97,
+            "hidden_size": 136,
+            "intermediate_size": 60,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "max_position_embeddings": 512,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 10000.0,
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+            "attention_bias": False,
+            "mlp_bias": False,
+            "tie_word_embeddings": True,
+            "eos_token_id": [2, 3, 5],
+            "torch_dtype": "bfloat16",
+        },
+    ),
+    Case(
+        name="llama_bias_sharded",
+        seed=4,
+        lengths=(1, 9, 37),
+        shard_size="90KB",
+        config=LLAMA
+        | {
+            "vocab_size": 115,
+            "hidden_size": 80,
+            "intermediate_size": 52,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 5,
+            "num_key_value_heads": 1,
+            "max_position_embeddings": 64,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 10000.0,
+            "rope_scaling": {"type": "linear", "factor": 2.5},
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": False,
+            "torch_dtype": "float32",
+        },
+    ),
+    Case(
+        name="deepseek_v3_groups",
+        seed=5,
+        lengths=(1, 7, 33),
+        dtype=torch.bfloat16,
+        # So negative that masking a group with 0 instead of -inf lets its experts back in.
+        router_bias=(-0.7, 0.2),
+        config=DEEPSEEK_V3
+        | {
+            "vocab_size": 107,
+            "hidden_size": 56,
+            "intermediate_size": 72,
+            "moe_intermediate_size": 12,
+            "num_hidden_layers": 3,
+            "first_k_dense_replace": 1,
+            "num_attention_heads": 3,
+            "num_key_value_heads": 3,
+            "q_lora_rank": 40,
+            "kv_lora_rank": 48,
+            "qk_nope_head_dim": 16,
+            "qk_rope_head_dim": 8,
+            "v_head_dim": 16,
+            "n_routed_experts": 16,
+            "n_shared_experts": 2,
+            "num_experts_per_tok": 3,
+            "n_group": 4,
+            "topk_group": 2,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 2.5,
+            "num_nextn_predict_layers": 0,
+            "max_position_embeddings": 128,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 10000.0,
+            "rope_scaling": None,
+            "torch_dtype": "bfloat16",
+        },
+    ),
+    Case(
+        name="deepseek_v3_yarn_mtp",
+        seed=6,
+        lengths=(1, 7, 97),
+        router_bias=(0.0, 0.15),
+        small_latents=True,
+        mtp_layer=True,
+        config=DEEPSEEK_V3
+        | {
+            "vocab_size": 91,
+            "hidden_size": 44,
+            "intermediate_size": 60,
+            "moe_intermediate_size": 8,
+            "num_hidden_layers": 2,
+            "first_k_dense_replace": 1,
+            "num_attention_heads": 3,
+            "num_key_value_heads": 3,
+            "q_lora_rank": None,
+            "kv_lora_rank": 36,
+            "qk_nope_head_dim": 16,
+            "qk_rope_head_dim": 16,
+            "v_head_dim": 16,
+            "n_routed_experts": 8,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 2,
+            "n_group": 1,
+            "topk_group": 1,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 1.5,
+            "num_nextn_predict_layers": 1,
+            "max_position_embeddings": 256,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 10000.0,
+            "rope_scaling": {
+                "type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "beta_fast": 32,
+                "beta_slow": 1,
+                "mscale": 1.2,
+                "mscale_all_dim": 0.6,
+            },
+            "torch_dtype": "float32",
+        },
+    ),
+    Case(
+        name="deepseek_v3_rope_parameters",
+        seed=7,
+        lengths=(1, 7, 65),
+        router_bias=(0.0, 0.15),
+        small_latents=True,
+        config_by_hf=True,
+        config=DEEPSEEK_V3
+        | {
+            "vocab_size": 103,
+            "hidden_size": 52,
+            "intermediate_size": 64,
+            "moe_intermediate_size": 10,
+            "num_hidden_layers": 2,
+            "first_k_dense_replace": 0,
+            "num_attention_heads": 3,
+            "num_key_value_heads": 3,
+            "q_lora_rank": 36,
+            "kv_lora_rank": 72,
+            "qk_nope_head_dim": 16,
+            "qk_rope_head_dim": 12,
+            "v_head_dim": 20,
+            "n_routed_experts": 6,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 2,
+            "n_group": 2,
+            "topk_group": 1,
+            "norm_topk_prob": False,
+            "routed_scaling_factor": 1.25,
+            "num_nextn_predict_layers": 0,
+            "max_position_embeddings": 512,
+            "rms_norm_eps": 1e-5,
+            "rope_parameters": {
+                "rope_theta": 500.0,
+                "rope_type": "yarn",
+                "factor": 8.0,
+                "original_max_position_embeddings": 64,
+                "beta_fast": 4.0,
+                "beta_slow": 0.5,
+                "truncate": False,
+            },
+        },
+    ),
+    Case(
+        name="deepseek_v2_greedy",
+        seed=23,
+        lengths=(1, 7, 65),
+        config=DEEPSEEK_V2
+        | {
+            "vocab_size": 109,
+            "hidden_size": 48,
+            "intermediate_size": 68,
+            "moe_intermediate_size": 10,
+            "num_hidden_layers": 2,
+            "first_k_dense_replace": 1,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "q_lora_rank": None,
+            "kv_lora_rank": 40,
+            "qk_nope_head_dim": 16,
+            "qk_rope_head_dim": 8,
+            "v_head_dim": 16,
+            "n_routed_experts": 9,
+            "n_shared_experts": 2,
+            "num_experts_per_tok": 3,
+            "n_group": 1,
+            "topk_group": 1,
+            "topk_method": "greedy",
+            "routed_scaling_factor": 1.0,
+            "max_position_embeddings": 1280,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 10000,
+            "rope_scaling": {
+                "type": "yarn",
+                "factor": 40,
+                "original_max_position_embeddings": 32,
+                "beta_fast": 32,
+                "beta_slow": 1,
+                "mscale": 0.707,
+                "mscale_all_dim": 0.707,
+            },
+        },
+    ),
+    Case(
+        name="deepseek_v2_group_limited",
+        seed=25,
+        lengths=(1, 7, 33),
+        config=DEEPSEEK_V2
+        | {
+            "vocab_size": 99,
+            "hidden_size": 48,
+            "intermediate_size": 56,
+            "moe_intermediate_size": 8,
+            "num_hidden_layers": 2,
+            "first_k_dense_replace": 1,
+            "num_attention_heads": 3,
+            "num_key_value_heads": 3,
+            "q_lora_rank": 28,
+            "kv_lora_rank": 40,
+            "qk_nope_head_dim": 24,
+            "qk_rope_head_dim": 8,
+            "v_head_dim": 16,
+            "n_routed_experts": 12,
+            "n_shared_experts": 2,
+            "num_experts_per_tok": 3,
+            "n_group": 4,
+            "topk_group": 2,
+            "topk_method": "group_limited_greedy",
+            "routed_scaling_factor": 4.0,
+            "max_position_embeddings": 128,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 10000,
+            "rope_scaling": None,
+        },
+    ),
+]
+
+
+# ---- 1. write -----------------------------------------------------------------------------------
+
+
+def normal(case: Case, name: str, shape) -> np.ndarray:
+    """Standard normal numbers that depend on the case's seed and the tensor's name only."""
+    return np.random.default_rng([case.seed, zlib.crc32(name.encode())]).standard_normal(tuple(shape))
+
+
+def random_weight(case: Case, name: str, shape) -> torch.Tensor:
+    """A weight of such a size that every part of the model shows in the logits."""
+    x = normal(case, name, shape)
+    if name.endswith("e_score_correction_bias"):
+        mean, std = case.router_bias
+        x = mean + std * x
+    elif name.endswith("norm.weight"):
+        x = 1.0 + 0.25 * x
+    elif name.endswith(".bias"):
+        x = 0.3 * x
+    elif name.endswith("embed_tokens.weight"):
+        # Small, so that the epsilon of the first norms shows; not where these rows also make the logits.
+        x = (0.25 if case.config["tie_word_embeddings"] else 0.08) * x
+    else:  # a linear, or a stack of experts' linears: [..., out, in]
+        gain = 2.0 if name.endswith(("lm_head.weight", "mlp.gate.weight")) else 1.4
+        x = gain / np.sqrt(shape[-1]) * x
+        if case.small_latents and name.endswith("kv_a_proj_with_mqa.weight"):
+            x[: case.config["kv_lora_rank"]] *= 0.003  # the rope rows keep their size
+        if case.small_latents and name.endswith("q_a_proj.weight"):
+            x *= 0.003
+    return torch.from_numpy(x.astype(np.float32))
+
+
+def mtp_tensors(case: Case, saved: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A multi-token-prediction layer as DeepSeek-V3 stores it: one layer past the last, in bfloat16."""
+    layers, hidden = case.config["num_hidden_layers"], case.config["hidden_size"]
+    last, extra = f"model.layers.{layers - 1}.", f"model.layers.{layers}."
+    shapes = {extra + name[len(last) :]: t.shape for name, t in saved.items() if name.startswith(last)}
+    shapes |= {extra + f"{name}.weight": (hidden,) for name in ("enorm", "hnorm", "shared_head.norm")}
+    shapes[extra + "eh_proj.weight"] = (hidden, 2 * hidden)
+    tensors = {name: random_weight(case, name, shape) for name, shape in shapes.items()}
+    tensors = {n: t if n.endswith("e_score_correction_bias") else t.to(torch.bfloat16) for n, t in tensors.items()}
+    tensors[extra + "embed_tokens.weight"] = saved["model.embed_tokens.weight"].to(torch.bfloat16)
+    tensors[extra + "shared_head.head.weight"] = saved["lm_head.weight"].to(torch.bfloat16)
+    return tensors
+
+
+def write_checkpoint(case: Case, directory: pathlib.Path) -> None:
+    config = AutoConfig.for_model(**case.config)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if not (config.tie_word_embeddings and name == "lm_head.weight"):
+                tensor.copy_(random_weight(case, name, tensor.shape))
+        # The router bias stays in float32 whatever the rest is, as in the published checkpoints.
+        biases = {n: b.clone() for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")}
+        model.to(case.dtype)
+        for name, bias in biases.items():
+            model.get_submodule(name.rpartition(".")[0]).e_score_correction_bias = bias
+    model.save_pretrained(directory, **({"max_shard_size": case.shard_size} if case.shard_size else {}))
+    (directory / "generation_config.json").unlink(missing_ok=True)
+    if not case.config_by_hf:
+        (directory / "config.json").write_text(json.dumps(case.config, indent=2) + "\n")
+    if case.mtp_layer:
+        path = directory / "model.safetensors"
+        tensors = safetensors.torch.load_file(path)
+        safetensors.torch.save_file(tensors | mtp_tensors(case, tensors), path, metadata={"format": "pt"})
+
+
+# ---- 2. read ------------------------------------------------------------------------------------
+
+
+def load(directory: pathlib.Path, **overrides) -> torch.nn.Module:
+    """The model that lies in `directory`, in float32 with eager attention and experts, on the CPU."""
+    config = AutoConfig.from_pretrained(directory)
+    for key, value in overrides.items():
+        setattr(config, key, value)
+    config.dtype = torch.float32
+    model, report = AutoModelForCausalLM.from_pretrained(
+        directory,
+        config=config,
+        dtype=torch.float32,
+        attn_implementation="eager",
+        experts_implementation="eager",
+        output_loading_info=True,
+    )
+    if report["missing_keys"] or report["mismatched_keys"]:
+        raise SystemExit(f"{directory.name}: the checkpoint does not load: {report}")
+    stray = [key for key in report["unexpected_keys"] if f"layers.{config.num_hidden_layers}." not in key]
+    if stray:
+        raise SystemExit(f"{directory.name}: tensors that transformers does not know: {stray}")
+    return model.eval()
+
+
+def sequences(case: Case) -> list[torch.Tensor]:
+    """Random ids; each sequence longer than one token holds the first and the last id of the vocabulary."""
+    vocab = case.config["vocab_size"]
+    rng = np.random.default_rng([case.seed, 0])
+    result = [rng.integers(0, vocab, length) for length in case.lengths]
+    for ids in result:
+        if len(ids) > 1:
+            ids[1], ids[-2] = 0, vocab - 1
+    return [torch.from_numpy(ids) for ids in result]
+
+
+# ---- 3. record ----------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Hooks that keep the residual stream before each layer, the final norm and the routers' decisions."""
+
+    def __init__(self, model: torch.nn.Module):
+        self.hidden: dict[int, torch.Tensor] = {}
+        self.final_norm = torch.empty(0)
+        self.routers: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
+        body = model.model
+        for i, layer in enumerate(body.layers):
+            layer.register_forward_pre_hook(lambda _m, args, i=i: self.hidden.__setitem__(i, args[0][0].clone()))
+            if hasattr(layer.mlp, "gate"):
+                layer.mlp.gate.register_forward_hook(lambda _m, _a, out, i=i: self.routers.__setitem__(i, out))
+        body.norm.register_forward_pre_hook(
+            lambda _m, args: self.hidden.__setitem__(len(body.layers), args[0][0].clone())
+        )
+        body.norm.register_forward_hook(lambda _m, _a, out: setattr(self, "final_norm", out[0].clone()))
+
+
+def router_margin(model: torch.nn.Module, layer: int, logits: torch.Tensor) -> float:
+    """How near the decisions for `logits` [T, experts] come to a tie: the least gap at either cut."""
+    config, gate = model.config, model.model.layers[layer].mlp.gate
+    if config.model_type == "deepseek_v3":
+        choice, best_of_group = logits.sigmoid() + gate.e_score_correction_bias, 2
+    else:
+        choice, best_of_group = logits.softmax(-1), 1
+
+    def cut(values: torch.Tensor, k: int) -> float:
+        if k >= values.shape[-1]:
+            return float("inf")
+        ordered = values.sort(-1, descending=True).values
+        return float((ordered[:, k - 1] - ordered[:, k]).min())
+
+    margin = float("inf")
+    if (config.n_group or 1) > 1 and getattr(config, "topk_method", "") != "greedy":
+        groups = choice.view(len(choice), config.n_group, -1)
+        scores = groups.topk(best_of_group, -1).values.sum(-1)
+        margin = cut(scores, config.topk_group)
+        kept = torch.zeros_like(scores).scatter_(1, scores.topk(config.topk_group, -1).indices, 1).bool()
+        choice = groups.masked_fill(~kept.unsqueeze(-1), float("-inf")).flatten(1)
+    return min(margin, cut(choice, config.num_experts_per_tok))
+
+
+def record(case: Case, directory: pathlib.Path) -> None:
+    model = load(directory)
+    recorder = Recorder(model)
+    golden: dict[str, torch.Tensor] = {}
+    margin = float("inf")
+    for n, ids in enumerate(sequences(case)):
+        with torch.no_grad():
+            logits = model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0]
+        golden[f"input_ids.{n}"] = ids
+        golden[f"logits.{n}"] = logits
+        for layer, (router_logits, _, _) in recorder.routers.items():
+            margin = min(margin, router_margin(model, layer, router_logits))
+        if n == 1:  # the short sequence: everything between the layers
+            for layer, hidden in recorder.hidden.items():
+                golden[f"hidden.{n}.{layer}"] = hidden
+            golden[f"final_norm.{n}"] = recorder.final_norm
+            for layer, (_, weights, experts) in recorder.routers.items():
+                experts, order = experts.sort(-1)
+                golden[f"router.{n}.{layer}.experts"] = experts.to(torch.int32)
+                golden[f"router.{n}.{layer}.weights"] = weights.gather(-1, order)
+    if margin < MIN_ROUTER_MARGIN:
+        raise SystemExit(f"{case.name}: a router comes within {margin:.1e} of a tie; take another seed")
+    origin = VERSIONS | {"case": case.name, "seed": case.seed, "compute": "float32, eager, CPU"}
+    if margin < float("inf"):
+        origin["router_margin"] = f"{margin:.1e}"
+    golden = {name: tensor.contiguous() for name, tensor in golden.items()}
+    # One key only: safetensors writes several in no fixed order, and the bytes should not change by themselves.
+    metadata = {"origin": json.dumps(origin)}
+    safetensors.torch.save_file(golden, directory / "golden.safetensors", metadata=metadata)
+
+    for path in directory.iterdir():
+        path.chmod(0o644)  # safetensors writes 0600
+    size = sum(path.stat().st_size for path in directory.iterdir())
+    peak = max(float(golden[f"logits.{n}"].abs().max()) for n in range(len(case.lengths)))
+    print(f"{case.name:28} {size / 1000:6.1f} kB  max|logit| {peak:5.2f}  router margin {margin:.1e}")
+
+
+# ---- rope.json ----------------------------------------------------------------------------------
+
+YARN_40 = {"rope_type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32, "beta_slow": 1}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+# name: (rotated dims, theta, max_position_embeddings, scaling, sequence length)
+ROPES = {
+    "default": (128, 10000.0, 4096, {"rope_type": "default"}, None),
+    "llama-3.1-8b": (128, 500000.0, 131072, LLAMA3 | {"factor": 8.0}, None),
+    "llama-3.2-1b": (64, 500000.0, 131072, LLAMA3 | {"factor": 32.0}, None),
+    "linear-4": (128, 10000.0, 4096, {"rope_type": "linear", "factor": 4.0}, None),
+    "dynamic-2-at-1000": (64, 10000.0, 2048, {"rope_type": "dynamic", "factor": 2.0}, 1000),
+    "dynamic-2-at-6145": (64, 10000.0, 2048, {"rope_type": "dynamic", "factor": 2.0}, 6145),
+    "deepseek-v3": (64, 10000.0, 163840, YARN_40 | {"mscale": 1.0, "mscale_all_dim": 1.0}, None),
+    "deepseek-v2-lite": (64, 10000.0, 163840, YARN_40 | {"mscale": 0.707, "mscale_all_dim": 0.707}, None),
+    "yarn-mscales-differ": (64, 10000.0, 163840, YARN_40 | {"mscale": 1.0, "mscale_all_dim": 0.5}, None),
+    "yarn-no-mscale-no-truncate": (128, 1000000.0, 131072, YARN_40 | {"factor": 4.0, "truncate": False}, None),
+    "yarn-attention-factor": (128, 1000000.0, 131072, YARN_40 | {"factor": 4.0, "attention_factor": 1.25}, None),
+}
+for _length in (4096, 4097):  # the last length on the short factors, the first on the long ones
+    ROPES[f"longrope-at-{_length}"] = (
+        16,
+        10000.0,
+        131072,
+        {
+            "rope_type": "longrope",
+            "factor": 32.0,
+            "original_max_position_embeddings": 4096,
+            "short_factor": [1.0, 1.05, 1.1, 1.2, 1.4, 1.6, 1.8, 2.0],
+            "long_factor": [1.0, 1.5, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0],
+        },
+        _length,
+    )
+
+
+def write_rope(path: pathlib.Path) -> None:
+    from transformers.models.deepseek_v3.modeling_deepseek_v3 import yarn_apply_mscale
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    entries = {}
+    for name, (dim, theta, max_positions, scaling, length) in ROPES.items():
+        config = AutoConfig.for_model(
+            "llama",
+            head_dim=dim,
+            max_position_embeddings=max_positions,
+            rope_parameters={"rope_theta": theta} | scaling,
+        )
+        kind = scaling["rope_type"]
+        compute = LlamaRotaryEmbedding.compute_default_rope_parameters if kind == "default" else ROPE_INIT_FUNCTIONS[kind]
+        inv_freq, attention_factor = compute(config, torch.device("cpu"), seq_len=length)
+        entries[name] = {
+            "dim": dim,
+            "rope_theta": theta,
+            "max_position_embeddings": max_positions,
+            "rope_scaling": scaling,
+            "seq_len": length,
+            "attention_factor": attention_factor,
+            "inv_freq": inv_freq.tolist(),
+        }
+        if "mscale_all_dim" in scaling:  # MLA: 128 + 64 dims a head
+            entries[name]["mla_softmax_scale"] = yarn_apply_mscale(config.rope_parameters, 192**-0.5)
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in entries.items())
+    path.write_text(f'{{\n "versions": {json.dumps(VERSIONS)},\n "ropes": {{\n{lines}\n }}\n}}\n')
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="cases to write; all, and rope.json, if none")
+    parser.add_argument("--out", type=pathlib.Path, default=HERE, help="where to write (default: beside this script)")
+    args = parser.parse_args()
+    unknown = set(args.names) - {case.name for case in CASES}
+    if unknown:
+        parser.error(f"no such case: {', '.join(sorted(unknown))}; there are {', '.join(c.name for c in CASES)}")
+
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    for case in CASES:
+        if args.names and case.name not in args.names:
+            continue
+        directory = args.out / case.name
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        write_checkpoint(case, directory)
+        record(case, directory)
+    if not args.names:
+        write_rope(args.out / "rope.json")
+
+
+if __name__ == "__main__":
+    main()
