@@ -77,10 +77,11 @@ template <class J>
 J parse_json(std::string_view text, const std::string& name, JsonRules rules) {
   Guard guard(name, rules);
   try {
-    return J::parse(text, [&](int depth, typename J::parse_event_t event, J& value) {
+    const auto watch = [&](int depth, typename J::parse_event_t event, J& value) {
       guard.see<J>(depth, event, value);
       return true;
-    });
+    };
+    return J::parse(text, watch, /*allow_exceptions=*/true, rules.comments);
   } catch (const typename J::parse_error& error) {
     throw Error({.what = "not valid JSON",
                  .where = place(text, error.byte, name),

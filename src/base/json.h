@@ -25,6 +25,7 @@ using OrderedJson = nlohmann::ordered_json;  // keys as written; for small objec
 struct JsonRules {
   bool duplicates = false;  // a key twice in one object: refused unless set (then the last wins)
   int max_depth = 64;       // of nested arrays and objects
+  bool comments = false;    // // and /* */ are skipped
 };
 
 // Throws Error naming `name`, line, column and the fault. Instantiated for Json and OrderedJson.
