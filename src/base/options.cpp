@@ -311,6 +311,7 @@ void OptionTable::read_flags(std::span<const std::string> args) {
     }
     options.push_back(app.add_option(row.positional() ? row.key : row.flag));
     const bool list = visit_type(row.field, []<class T>(T*) { return is_list<T>; });
+    options.back()->type_name(row.metavar);
     options.back()->expected(1)->multi_option_policy(list ? CLI::MultiOptionPolicy::TakeAll
                                                           : CLI::MultiOptionPolicy::TakeLast);
   }
