@@ -3,7 +3,9 @@
 
 namespace octet::ops {
 
-void Backend::run_step(uint64_t, FunctionRef<void()> body) { body(); }
+void Backend::run_step(uint64_t, FunctionRef<void()> body) {
+  body();
+}
 
 void Backend::add_rms_norm(const Tensor& residual, const Tensor& delta, const NormWeight& norm,
                            const Activation& out) {

@@ -26,10 +26,10 @@
 namespace octet::ops {
 
 struct BackendInfo {
-  std::string name;         // "cpu avx512_bf16, 2 threads"
+  std::string name;  // "cpu avx512_bf16, 2 threads"
   Device device;
-  int launch_depth = 1;     // steps in flight that keep this device busy: 1 on a CPU, 2 on a GPU
-  int64_t memory_bytes = 0; // of the device, free at construction
+  int launch_depth = 1;      // steps in flight that keep this device busy: 1 on a CPU, 2 on a GPU
+  int64_t memory_bytes = 0;  // of the device, free at construction
 };
 
 class Backend {
@@ -52,7 +52,8 @@ class Backend {
   virtual void run_step(uint64_t key, FunctionRef<void()> body);
 
   // --- element-wise -----------------------------------------------------------------------------
-  // out[t] = table[tokens[t]]; table bf16/f16/f32 [vocab, hidden]. Ids outside the vocabulary: Fault.
+  // out[t] = table[tokens[t]]; table bf16/f16/f32 [vocab, hidden]. Ids outside the vocabulary:
+  // Fault.
   virtual void embed(const Tensor& table, const Tensor& tokens, const Tensor& out) = 0;
   // out = x + y, rounded once; may be in place.
   virtual void add(const Tensor& x, const Tensor& y, const Tensor& out) = 0;
@@ -65,7 +66,8 @@ class Backend {
                             const Activation& out);
   // Codes and scales of x in out.format: the rule is numerics/quantize.h, for every grid. If
   // `fixed_scale` (f32 [1]) is present, it is used and copied to out.scales instead.
-  virtual void quantize(const Tensor& x, const QuantTensor& out, const Tensor& fixed_scale = {}) = 0;
+  virtual void quantize(const Tensor& x, const QuantTensor& out,
+                        const Tensor& fixed_scale = {}) = 0;
   // out = silu(gate) ⊙ up, in FP32, rounded once.
   virtual void silu_mul(const Tensor& gate, const Tensor& up, const Activation& out) = 0;
   // Rotates x [T, heads, dim] in place by the angles of positions i32 [T].

@@ -29,11 +29,11 @@ namespace octet::ops {
 // `*_absmax` is the running absmax of the sequence up to and including the block, so that the next
 // group's scale needs one look-up. It depends on the tokens alone: never on chunking or sharing.
 struct GqaCache {
-  Tensor k, v;                  // [blocks, block_tokens, kv_heads, head_dim]: e4m3, e5m2, bf16, f32
-  Tensor k_scale, v_scale;      // f32 [blocks, kv_heads]; absent unless k, v are FP8
-  Tensor k_absmax, v_absmax;    // f32 [blocks, kv_heads]; absent unless block groups choose scales
+  Tensor k, v;                // [blocks, block_tokens, kv_heads, head_dim]: e4m3, e5m2, bf16, f32
+  Tensor k_scale, v_scale;    // f32 [blocks, kv_heads]; absent unless k, v are FP8
+  Tensor k_absmax, v_absmax;  // f32 [blocks, kv_heads]; absent unless block groups choose scales
   Tensor fixed_k_scale, fixed_v_scale;  // f32 [kv_heads], or absent
-  int64_t group_tokens = 1024;  // a multiple of block_tokens
+  int64_t group_tokens = 1024;          // a multiple of block_tokens
 };
 
 // MLA: one latent vector (the first `kv_lora` of K, and V itself) and one rope vector a token,
@@ -50,12 +50,12 @@ struct MlaCache {
 // What the cache of one layer holds. Layers may differ.
 struct KvLayerFormat {
   enum class Kind : uint8_t { gqa, mla } kind = Kind::gqa;
-  int64_t kv_heads = 0, head_dim = 0;   // gqa
-  int64_t kv_lora = 0, rope_dim = 0;    // mla
-  DType type = DType::bf16;             // of K, V or the latent
-  DType rope_type = DType::bf16;        // mla
-  ScaleType scale = ScaleType::f32;     // mla FP8: f32 or unit
-  bool block_groups = false;            // gqa FP8 without fixed scales
+  int64_t kv_heads = 0, head_dim = 0;  // gqa
+  int64_t kv_lora = 0, rope_dim = 0;   // mla
+  DType type = DType::bf16;            // of K, V or the latent
+  DType rope_type = DType::bf16;       // mla
+  ScaleType scale = ScaleType::f32;    // mla FP8: f32 or unit
+  bool block_groups = false;           // gqa FP8 without fixed scales
 };
 
 struct KvLayout {

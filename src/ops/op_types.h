@@ -77,9 +77,9 @@ struct Batch {
 
 // How attention is computed.
 struct AttentionSpec {
-  float scale = 1.0f;    // multiplies q·k (with YaRN's mscale² folded in)
-  bool fp8 = false;      // quantize Q per token and head, and P (times 256), to E4M3
-  int64_t window = 0;    // sliding window in tokens, the query included; 0 = none
+  float scale = 1.0f;  // multiplies q·k (with YaRN's mscale² folded in)
+  bool fp8 = false;    // quantize Q per token and head, and P (times 256), to E4M3
+  int64_t window = 0;  // sliding window in tokens, the query included; 0 = none
 };
 
 // The router of a mixture of experts (models-numerics A.7; DeepSeek-V3 report, section 2.1.2).
@@ -114,8 +114,8 @@ struct SampleRow {
   int32_t top_k = 0;         // 0 = off; ties with the k-th are kept
   float top_p = 1.0f;
   float min_p = 0.0f;
-  uint64_t seed = 0;         // with the position, the whole state of the random numbers
-  int64_t position = 0;      // of the token that is sampled
+  uint64_t seed = 0;     // with the position, the whole state of the random numbers
+  int64_t position = 0;  // of the token that is sampled
 };
 
 // What sampling writes; `top_*` may be absent. Log-probabilities are of the raw logits, before

@@ -11,13 +11,19 @@ namespace {
 
 constexpr size_t kAlignment = 256;  // a GPU's wish for tensor addresses, and 4 cache lines here
 
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+size_t aligned(size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
-void unmap(void* data, size_t bytes, Device) { munmap(data, bytes); }
+void unmap(void* data, size_t bytes, Device) {
+  munmap(data, bytes);
+}
 
 }  // namespace
 
-Buffer::Buffer(Buffer&& other) noexcept { *this = std::move(other); }
+Buffer::Buffer(Buffer&& other) noexcept {
+  *this = std::move(other);
+}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(data_, other.data_);
@@ -41,9 +47,10 @@ Buffer host_buffer(size_t bytes) {
   const size_t size = std::max<size_t>(bytes, 1);
   void* data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
-    throw Error({.what = "not enough host memory",
-                 .value = fmt::format("{:.1f} MiB asked for", static_cast<double>(bytes) / 1048576),
-                 .fix = "lower --max-model-len, --max-num-seqs or --kv-cache-memory, or free memory"});
+    throw Error(
+        {.what = "not enough host memory",
+         .value = fmt::format("{:.1f} MiB asked for", static_cast<double>(bytes) / 1048576),
+         .fix = "lower --max-model-len, --max-num-seqs or --kv-cache-memory, or free memory"});
   }
   return Buffer(data, size, Device{}, unmap);
 }

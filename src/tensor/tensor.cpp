@@ -69,12 +69,14 @@ Tensor Tensor::columns(int64_t begin, int64_t count) const {
   const auto last = static_cast<size_t>(shape.rank - 1);
   Tensor view = *this;
   view.shape.dims[last] = count;
-  view.data = static_cast<char*>(data) + begin * strides[last] * static_cast<int64_t>(size_of(type));
+  view.data =
+      static_cast<char*>(data) + begin * strides[last] * static_cast<int64_t>(size_of(type));
   return view;
 }
 
 Tensor Tensor::reshape(Shape dimensions) const {
-  invariant(contiguous() && dimensions.count() == count(), "reshape needs the same contiguous data");
+  invariant(contiguous() && dimensions.count() == count(),
+            "reshape needs the same contiguous data");
   return Tensor(data, type, dimensions, device);
 }
 

@@ -61,10 +61,10 @@ struct Tensor {
   int64_t row_stride() const;
 
   // Views. They share the memory and cost nothing. Fault where the view would leave the tensor.
-  Tensor slice(int64_t begin, int64_t count) const;         // along the first axis
-  Tensor columns(int64_t begin, int64_t count) const;       // along the last axis
-  Tensor reshape(Shape shape) const;                        // contiguous only
-  Tensor split_last(int64_t outer, int64_t inner) const;    // [.., outer*inner] -> [.., outer, inner]
+  Tensor slice(int64_t begin, int64_t count) const;       // along the first axis
+  Tensor columns(int64_t begin, int64_t count) const;     // along the last axis
+  Tensor reshape(Shape shape) const;                      // contiguous only
+  Tensor split_last(int64_t outer, int64_t inner) const;  // [.., outer*inner] -> [.., outer, inner]
 
   // The memory as T. No check of the type: kernels switch on `type` first.
   template <typename T>

@@ -1,0 +1,306 @@
+#include "model/binder.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <limits>
+
+#include "model/quant_schema.h"
+#include "numerics/half.h"
+#include "numerics/quantize.h"
+
+namespace octet::model {
+namespace {
+
+template <typename T, typename Convert>
+void convert(const Tensor& tensor, std::vector<float>& out, Convert to_f32) {
+  const auto* bytes = static_cast<const std::byte*>(tensor.data);
+  for (size_t i = 0; i < out.size(); ++i) {
+    T value;
+    std::memcpy(&value, bytes + i * sizeof(T), sizeof(T));  // mapped files align to one byte
+    out[i] = to_f32(value);
+  }
+}
+
+bool is_float(DType type) {
+  return type == DType::f32 || type == DType::bf16 || type == DType::f16;
+}
+
+constexpr std::string_view kFloatTypes = "BF16, F16 or F32";
+
+}  // namespace
+
+std::vector<float> to_float(const Tensor& tensor) {
+  std::vector<float> out(static_cast<size_t>(tensor.count()));
+  switch (tensor.type) {
+    case DType::f32:
+      convert<float>(tensor, out, [](float v) { return v; });
+      break;
+    case DType::bf16:
+      convert<bf16>(tensor, out, [](bf16 v) { return to_float(v); });
+      break;
+    case DType::f16:
+      convert<fp16>(tensor, out, [](fp16 v) { return to_float(v); });
+      break;
+    default:
+      throw Fault(fmt::format("no conversion of {} to FP32", to_string(tensor)));
+  }
+  return out;
+}
+
+int64_t WeightMemory::bytes() const {
+  int64_t total = 0;
+  for (const Buffer& buffer : buffers) total += static_cast<int64_t>(buffer.bytes());
+  return total;
+}
+
+Policy effective_policy(const ModelConfig& config, const LoadOptions& options) {
+  // Without FP8 arithmetic nothing is quantized by default; FP8 weights of a checkpoint stay FP8.
+  Policy policy = default_policy(options.compute == Compute::fp8 && !config.quant ? options.online
+                                                                                  : LinearFormat{});
+  std::vector<PolicyRow> rows = options.policy;
+  if (config.quant) {
+    for (PolicyRow& row : policy_rows(*config.quant)) {
+      if (options.compute != Compute::fp8) row.format.input.reset();
+      rows.push_back(std::move(row));
+    }
+  }
+  policy.rows.insert(policy.rows.begin(), rows.begin(), rows.end());
+  return policy;
+}
+
+Binder::Binder(const ModelConfig& config, std::shared_ptr<const WeightSource> source,
+               ops::Backend& backend, const LoadOptions& options)
+    : config_(config),
+      source_(std::move(source)),
+      backend_(backend),
+      options_(options),
+      policy_(effective_policy(config, options)),
+      activation_(options.compute == Compute::fp32 ? DType::f32 : DType::bf16) {
+  memory_.source = source_;
+}
+
+bool Binder::has(const std::string& name, const Shape& shape) const {
+  return source_->find(name, shape) != nullptr;
+}
+
+Tensor Binder::require(const std::string& name, const Shape& shape) const {
+  const Tensor* found = source_->find(name, shape);
+  if (!found) {
+    throw Error({.what = "the checkpoint lacks a tensor that the model needs",
+                 .where = fmt::format("tensor '{}' of {}", name, config_.architecture),
+                 .value = "no tensor of that name",
+                 .accepted = fmt::format("a tensor of shape {}", to_string(shape)),
+                 .fix = "check that all shards are there and that config.json belongs to them"});
+  }
+  if (found->shape != shape) {
+    throw Error({.what = "a tensor has the wrong shape",
+                 .where = fmt::format("tensor '{}' in {}", name, source_->locate(name)),
+                 .value = to_string(found->shape),
+                 .accepted = to_string(shape),
+                 .fix = "check that config.json belongs to this checkpoint"});
+  }
+  return *found;
+}
+
+Tensor Binder::own(DType type, Shape shape, const std::string& what) {
+  memory_.buffers.push_back(
+      backend_.alloc(static_cast<size_t>(shape.count()) * size_of(type), what));
+  return memory_.buffers.back().tensor(type, shape);
+}
+
+// On a CPU the mapped file is the weight; elsewhere it is copied over once.
+Tensor Binder::to_device(const Tensor& host) {
+  if (backend_.info().device == host.device) return host;
+  Tensor device = own(host.type, host.shape, "weights");
+  backend_.copy(host, device);
+  return device;
+}
+
+Tensor Binder::plain(const std::string& name, Shape shape, Role role) {
+  const Tensor stored = require(name, shape);
+  if (!is_float(stored.type)) {
+    throw Error(
+        {.what = fmt::format("the {} is stored in a type that it must not have", name_of(role)),
+         .where = fmt::format("tensor '{}' in {}", name, source_->locate(name)),
+         .value = std::string(safetensors_name(stored.type)),
+         .accepted = std::string(kFloatTypes),
+         .fix = "quantize the checkpoint again and leave this tensor out"});
+  }
+  return to_device(stored);
+}
+
+Tensor Binder::fp32(const std::string& name, Shape shape) {
+  const Tensor stored = require(name, shape);
+  if (!is_float(stored.type)) {
+    throw Error({.what = "a tensor that must be a float is not",
+                 .where = fmt::format("tensor '{}' in {}", name, source_->locate(name)),
+                 .value = std::string(safetensors_name(stored.type)),
+                 .accepted = std::string(kFloatTypes)});
+  }
+  std::vector<float> values = to_float(stored);
+  Tensor device = own(DType::f32, shape, "weights");
+  backend_.copy(Tensor(values.data(), DType::f32, shape), device);
+  backend_.sync();  // `values` goes now
+  return device;
+}
+
+Tensor Binder::fp32_broadcast(const std::string& name, int64_t count) {
+  const Tensor* found = source_->find(name, {count});
+  invariant(found != nullptr, "fp32_broadcast is for tensors that has() found");
+  if (!is_float(found->type) || (found->count() != 1 && found->count() != count)) {
+    throw Error(
+        {.what = "a scale has the wrong shape or type",
+         .where = fmt::format("tensor '{}' in {}", name, source_->locate(name)),
+         .value = fmt::format("{} {}", safetensors_name(found->type), to_string(found->shape)),
+         .accepted = fmt::format("{}, one value or {}", kFloatTypes, count)});
+  }
+  std::vector<float> values = to_float(*found);
+  if (values.size() == 1) values.resize(static_cast<size_t>(count), values[0]);
+  Tensor device = own(DType::f32, {count}, "scales");
+  backend_.copy(Tensor(values.data(), DType::f32, {count}), device);
+  backend_.sync();
+  return device;
+}
+
+ops::NormWeight Binder::norm(const std::string& name, int64_t dim, float eps) {
+  return {.weight = fp32(name, {dim}), .eps = eps};
+}
+
+Tensor Binder::stored_scales(const std::string& module, const QuantFormat& format, int64_t out,
+                             int64_t in) {
+  const std::string name = module + std::string(scale_suffix(*config_.quant));
+  const ScaleShape cells = scale_shape(format.grid, out, in);
+  const Tensor* found = source_->find(name, {cells.rows, cells.cols});
+  if (!found) {
+    throw Error({.what = "an FP8 weight has no scale",
+                 .where = fmt::format("tensor '{}.weight' in {}", module,
+                                      source_->locate(module + ".weight")),
+                 .value = fmt::format("no tensor '{}'", name),
+                 .accepted = fmt::format("scales of shape [{}, {}] for {}", cells.rows, cells.cols,
+                                         to_string(format)),
+                 .fix = "quantize the checkpoint again, or name the module in the ignore list of "
+                        "quantization_config and store it in 16 bits"});
+  }
+  // One scale for the tensor may be a scalar, [1] or [1, 1]; one a channel [out] or [out, 1].
+  const bool same_matrix = found->shape == Shape{cells.rows, cells.cols};
+  const bool same_vector = (cells.cols == 1 && found->shape == Shape{cells.rows}) ||
+                           (cells.count() == 1 && found->count() == 1);
+  if (!same_matrix && !same_vector) {
+    throw Error({.what = "the scales of a weight have the wrong shape",
+                 .where = fmt::format("tensor '{}' in {}", name, source_->locate(name)),
+                 .value = to_string(found->shape),
+                 .accepted = fmt::format("[{}, {}]: {} of a [{}, {}] weight", cells.rows,
+                                         cells.cols, to_string(format), out, in),
+                 .fix = "check weight_block_size or strategy in quantization_config"});
+  }
+  if (!is_float(found->type)) {
+    throw Error({.what = "the scales of a weight have a type that Octet does not read",
+                 .where = fmt::format("tensor '{}' in {}", name, source_->locate(name)),
+                 .value = std::string(safetensors_name(found->type)),
+                 .accepted = std::string(kFloatTypes)});
+  }
+  std::vector<float> scales = to_float(*found);
+  for (size_t i = 0; i < scales.size(); ++i) {
+    if (scales[i] > 0.0f && scales[i] < std::numeric_limits<float>::infinity()) continue;
+    throw Error(
+        {.what = "a scale is not a positive number",
+         .where = fmt::format("tensor '{}' in {}, element {}", name, source_->locate(name), i),
+         .value = fmt::format("{}", scales[i]),
+         .accepted = "finite numbers above 0",
+         .fix = "quantize the checkpoint again: a zero block gets the scale 1"});
+  }
+  const Shape shape{cells.rows, cells.cols};
+  Tensor device = own(DType::f32, shape, "weight scales");
+  backend_.copy(Tensor(scales.data(), DType::f32, shape), device);
+  backend_.sync();
+  return device;
+}
+
+void Binder::bind_stored_fp8(ops::Linear& linear, const Tensor& codes) {
+  const std::string name = linear.name + ".weight";
+  if (!config_.quant) {
+    throw Error(
+        {.what = "FP8 weights without a quantization_config",
+         .where = fmt::format("tensor '{}' in {}", name, source_->locate(name)),
+         .value = std::string(safetensors_name(codes.type)),
+         .accepted = "config.json with a quantization_config that says how they are scaled"});
+  }
+  if (ignores(*config_.quant, linear.name)) {
+    throw Error({.what = "a module on the ignore list is stored in FP8",
+                 .where = fmt::format("tensor '{}' in {}", name, source_->locate(name)),
+                 .value = std::string(safetensors_name(codes.type)),
+                 .accepted = std::string(kFloatTypes),
+                 .fix = "take the module off the ignore list, or store it in 16 bits"});
+  }
+  QuantFormat format = *config_.quant->format.weight;
+  format.fp8 = codes.type == DType::e4m3 ? Fp8::e4m3 : Fp8::e5m2;
+  linear.quant = {to_device(codes), stored_scales(linear.name, format, linear.out, linear.in),
+                  format};
+  if (linear.input && linear.when == InputScale::calibrated) {
+    linear.input_scale = fp32(linear.name + ".input_scale", {1});
+  }
+}
+
+void Binder::quantize_online(ops::Linear& linear, const Tensor& stored, const QuantFormat& format) {
+  const std::vector<float> values = to_float(stored);
+  const ScaleShape cells = scale_shape(format.grid, linear.out, linear.in);
+  std::vector<uint8_t> codes(values.size());
+  std::vector<float> scales(static_cast<size_t>(cells.count()));
+  quantize(values, linear.out, linear.in, format, codes, scales);
+  linear.quant.format = format;
+  linear.quant.codes = own(dtype_of(format.fp8), {linear.out, linear.in}, "weights");
+  linear.quant.scales = own(DType::f32, {cells.rows, cells.cols}, "weight scales");
+  backend_.copy(Tensor(codes.data(), dtype_of(format.fp8), {linear.out, linear.in}),
+                linear.quant.codes);
+  backend_.copy(Tensor(scales.data(), DType::f32, {cells.rows, cells.cols}), linear.quant.scales);
+  backend_.sync();
+}
+
+ops::Linear Binder::linear(const std::string& module, Role role, int64_t out, int64_t in,
+                           bool bias) {
+  ops::Linear linear;
+  linear.name = module;
+  linear.role = role;
+  linear.out = out;
+  linear.in = in;
+  const LinearFormat& format = resolve(policy_, role, module).format;
+  linear.input = format.input;
+  linear.when = format.when;
+
+  const Tensor stored = require(module + ".weight", {out, in});
+  if (is_fp8(stored.type)) {
+    bind_stored_fp8(linear, stored);
+  } else if (!is_float(stored.type)) {
+    throw Error({.what = "a weight has a type that Octet does not read",
+                 .where = fmt::format("tensor '{}.weight' in {}", module,
+                                      source_->locate(module + ".weight")),
+                 .value = std::string(safetensors_name(stored.type)),
+                 .accepted = fmt::format("{}, F8_E4M3 or F8_E5M2", kFloatTypes)});
+  } else if (config_.quant && is_quantizable(role) && !ignores(*config_.quant, module) &&
+             config_.quant->schema == QuantConfig::Schema::compressed_tensors) {
+    // compressed-tensors names every module that it leaves alone; DeepSeek's schema does not.
+    throw Error({.what = "a module that is not on the ignore list is stored in 16 bits",
+                 .where = fmt::format("tensor '{}.weight' in {}", module,
+                                      source_->locate(module + ".weight")),
+                 .value = std::string(safetensors_name(stored.type)),
+                 .accepted = "F8_E4M3 with its scales",
+                 .fix = "add the module to the ignore list of quantization_config"});
+  } else if (format.weight && !config_.quant) {
+    quantize_online(linear, stored, *format.weight);
+  } else {
+    linear.plain = to_device(stored);
+    if (config_.quant) linear.input.reset();  // kept high by the checkpoint, its input as well
+  }
+  if (bias) linear.bias = fp32(module + ".bias", {out});
+  return linear;
+}
+
+ops::GatedMlp Binder::gated_mlp(const std::string& prefix, Role gate_up, Role down, int64_t hidden,
+                                int64_t intermediate, bool bias) {
+  return {.gate = linear(prefix + ".gate_proj", gate_up, intermediate, hidden, bias),
+          .up = linear(prefix + ".up_proj", gate_up, intermediate, hidden, bias),
+          .down = linear(prefix + ".down_proj", down, hidden, intermediate, bias)};
+}
+
+}  // namespace octet::model

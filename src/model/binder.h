@@ -1,0 +1,73 @@
+// Turns names into weights: looks a tensor up, checks its shape, resolves its precision and gives
+// the family a Linear, a NormWeight or a Tensor that lies on the backend's device.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/model.h"
+
+namespace octet::model {
+
+// Owns what the weights of a model point into.
+struct WeightMemory {
+  std::shared_ptr<const WeightSource> source;  // keeps the maps alive
+  std::vector<Buffer> buffers;
+  int64_t bytes() const;
+};
+
+class Binder {
+ public:
+  Binder(const ModelConfig& config, std::shared_ptr<const WeightSource> source,
+         ops::Backend& backend, const LoadOptions& options);
+
+  // `module`.weight [out, in], `module`.weight's scales if it is stored in FP8, and `module`.bias
+  // if wanted.
+  ops::Linear linear(const std::string& module, Role role, int64_t out, int64_t in,
+                     bool bias = false);
+  // `name` [dim], as FP32.
+  ops::NormWeight norm(const std::string& name, int64_t dim, float eps);
+  // `name` in 16 or 32 bits, as stored.
+  Tensor plain(const std::string& name, Shape shape, Role role);
+  // `name` converted to FP32.
+  Tensor fp32(const std::string& name, Shape shape);
+  // `name`, one value or `count` of them (whatever the shape), as FP32 [count].
+  Tensor fp32_broadcast(const std::string& name, int64_t count);
+  bool has(const std::string& name, const Shape& shape) const;
+
+  // Experts' and dense MLPs' three linears, in the naming of DeepSeek and Llama.
+  ops::GatedMlp gated_mlp(const std::string& prefix, Role gate_up, Role down, int64_t hidden,
+                          int64_t intermediate, bool bias = false);
+
+  const ModelConfig& config() const { return config_; }
+  DType activation() const { return activation_; }
+  ops::Backend& backend() { return backend_; }
+  const LoadOptions& options() const { return options_; }
+  WeightMemory take_memory() { return std::move(memory_); }
+
+ private:
+  Tensor require(const std::string& name, const Shape& shape) const;
+  Tensor to_device(const Tensor& host);
+  Tensor own(DType type, Shape shape, const std::string& what);
+  Tensor stored_scales(const std::string& module, const QuantFormat& format, int64_t out,
+                       int64_t in);
+  void bind_stored_fp8(ops::Linear& linear, const Tensor& codes);
+  void quantize_online(ops::Linear& linear, const Tensor& stored, const QuantFormat& format);
+
+  ModelConfig config_;
+  std::shared_ptr<const WeightSource> source_;
+  ops::Backend& backend_;
+  LoadOptions options_;
+  Policy policy_;
+  DType activation_;
+  WeightMemory memory_;
+};
+
+// The policy in force: --policy rows, then the checkpoint's own, then the defaults.
+Policy effective_policy(const ModelConfig& config, const LoadOptions& options);
+
+// `count` elements of any float type, at any alignment, as FP32.
+std::vector<float> to_float(const Tensor& tensor);
+
+}  // namespace octet::model

@@ -1,0 +1,98 @@
+// What a model is: config.json, read once into plain structs.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "numerics/policy.h"
+#include "ops/op_types.h"
+
+namespace octet::model {
+
+// Grouped-query attention. head_dim is explicit: it need not be hidden / heads.
+struct Gqa {
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  bool bias = false;  // on q, k, v and o (Llama's attention_bias)
+  int64_t window = 0;
+};
+
+// Multi-head latent attention (DeepSeek-V2 paper, section 2.1).
+struct Mla {
+  int64_t heads = 0;
+  int64_t q_lora = 0;  // 0: a single q_proj
+  int64_t kv_lora = 0, nope = 0, rope = 0, v = 0;
+};
+
+struct DenseFfn {
+  int64_t intermediate = 0;
+  bool bias = false;
+};
+
+struct MoeFfn {
+  ops::RouterSpec router;
+  bool router_bias = false;        // e_score_correction_bias exists (noaux_tc)
+  int64_t intermediate = 0;        // of one routed expert
+  int64_t shared = 0;              // shared experts, stored as one MLP of shared * intermediate
+  int64_t dense_layers = 0;        // the first layers are dense...
+  int64_t dense_intermediate = 0;  // ...of this width
+  int64_t layer_freq = 1;          // layer i is MoE iff i >= dense_layers and i % layer_freq == 0
+};
+
+// Rotary positions (models-numerics E.1; HF modeling_rope_utils.py).
+struct RopeConfig {
+  enum class Kind : uint8_t { plain, linear, ntk, dynamic, yarn, llama3, longrope };
+  Kind kind = Kind::plain;
+  double theta = 0;
+  int64_t dim = 0;  // rotated dimensions of a head
+  bool interleaved = false;
+  double factor = 1;
+  int64_t original_positions = 0;
+  double low_freq_factor = 1, high_freq_factor = 4;  // llama3
+  double beta_fast = 32, beta_slow = 1;              // yarn
+  double mscale = 0, mscale_all_dim = 0;             // yarn
+  std::optional<double> attention_factor;            // yarn, longrope
+  bool truncate = true;                              // yarn
+};
+
+enum class Family : uint8_t { llama, deepseek };
+
+// `quantization_config`, whichever schema wrote it: see model/quant_schema.h.
+struct QuantConfig {
+  enum class Schema : uint8_t { deepseek_block, compressed_tensors };
+  Schema schema = Schema::deepseek_block;
+  LinearFormat format;               // of every linear that is not ignored
+  std::vector<std::string> ignored;  // as written; matched by quant_schema's ignores()
+  std::string scale_suffix;          // ".weight_scale_inv" or ".weight_scale"
+};
+
+struct ModelConfig {
+  Family family = Family::llama;
+  std::string architecture;  // "DeepseekV3ForCausalLM"
+  std::string model_type;
+  int64_t layers = 0, hidden = 0, vocab = 0;
+  int64_t max_positions = 0;
+  float norm_eps = 1e-6f;
+  bool tied_embeddings = false;
+  std::variant<Gqa, Mla> attention;
+  std::variant<DenseFfn, MoeFfn> ffn;
+  RopeConfig rope;
+  int64_t mtp_layers = 0;  // multi-token-prediction layers after the last: recognised, not loaded
+  DType dtype = DType::bf16;
+  std::optional<int32_t> bos;
+  std::vector<int32_t> eos;  // config.json and generation_config.json together
+  std::optional<QuantConfig> quant;
+
+  bool is_moe_layer(int64_t layer) const;
+};
+
+// Reads `path`/config.json (and generation_config.json beside it if there), or `path` itself when
+// it is a .json file. Both RoPE dialects; a missing rope_theta is refused, never defaulted. Throws
+// Error naming file, key, value and what is accepted; an unknown architecture lists the known ones.
+ModelConfig read_config(const std::string& path);
+
+// The same from text, for tests and fuzzing; `where` names the source in errors.
+ModelConfig parse_config(const std::string& text, const std::string& where);
+
+}  // namespace octet::model

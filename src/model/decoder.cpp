@@ -1,0 +1,114 @@
+#include "model/decoder.h"
+
+#include <utility>
+
+namespace octet::model {
+
+Decoder::Decoder(Binder& binder, DecoderWeights weights)
+    : config_(binder.config()),
+      activation_(binder.activation()),
+      fp8_attention_(binder.options().compute == Compute::fp8 && binder.options().fp8_attention),
+      memory_(binder.take_memory()),
+      weights_(std::move(weights)) {
+  const int64_t positions =
+      binder.options().max_positions ? binder.options().max_positions : config_.max_positions;
+  rope_ = build_rope_table(binder.backend(), config_.rope, positions);
+  const Policy policy = effective_policy(config_, binder.options());
+  for (const LinearUse& use : linears()) {
+    precisions_.push_back(resolve(policy, use.linear->role, use.linear->name));
+  }
+}
+
+std::vector<LinearUse> Decoder::linears() const {
+  std::vector<LinearUse> uses;
+  for (size_t i = 0; i < weights_.layers.size(); ++i) {
+    const auto layer = static_cast<int64_t>(i);
+    const auto use = [&](const ops::Linear& linear, double per_token = 1.0) {
+      if (linear) uses.push_back({&linear, layer, per_token});
+    };
+    const auto use_mlp = [&](const ops::GatedMlp& mlp, double per_token = 1.0) {
+      for (const ops::Linear* linear : {&mlp.gate, &mlp.up, &mlp.down}) use(*linear, per_token);
+    };
+    if (const auto* gqa = std::get_if<GqaLayer>(&weights_.layers[i].attention)) {
+      for (const ops::Linear* linear : {&gqa->q, &gqa->k, &gqa->v, &gqa->o}) use(*linear);
+    } else {
+      const auto& mla = std::get<MlaLayer>(weights_.layers[i].attention);
+      for (const ops::Linear* linear : {&mla.q, &mla.q_a, &mla.q_b, &mla.kv_a, &mla.kv_b, &mla.o}) {
+        use(*linear);
+      }
+    }
+    if (const auto* dense = std::get_if<ops::GatedMlp>(&weights_.layers[i].ffn)) {
+      use_mlp(*dense);
+    } else {
+      const auto& moe = std::get<MoeLayer>(weights_.layers[i].ffn);
+      use(moe.router);
+      const double share = static_cast<double>(moe.spec.top_k) / moe.spec.experts;
+      for (const ops::GatedMlp& expert : moe.experts) use_mlp(expert, share);
+      if (moe.shared) use_mlp(*moe.shared);
+    }
+  }
+  uses.push_back({&weights_.head, -1, 1.0});
+  return uses;
+}
+
+Tensor Decoder::forward(const Exec& exec) const {
+  auto& [ops, arena, kv, batch] = exec;
+  ops::AttentionSpec attention;
+  attention.scale = weights_.attention_scale;
+  attention.fp8 = fp8_attention_;
+  const LayerContext context{exec, activation_, rope_.table, attention};
+
+  // The residual stream, and what the layer before wants added to it.
+  const Tensor residual = arena.take(activation_, {batch.rows, config_.hidden});
+  const Tensor delta = arena.take(activation_, {batch.rows, config_.hidden});
+  ops.embed(weights_.embedding, batch.tokens, residual);
+
+  for (size_t i = 0; i < weights_.layers.size(); ++i) {
+    const DecoderLayer& layer = weights_.layers[i];
+    const Arena::Scope scratch(arena);
+    const ops::Activation attention_input =
+        take_activation(context, batch.rows, config_.hidden, input_consumers(layer.attention));
+    if (i == 0) {
+      ops.rms_norm(residual, layer.attention_norm, attention_input);
+    } else {
+      ops.add_rms_norm(residual, delta, layer.attention_norm, attention_input);
+    }
+    run_attention(context, layer.attention, static_cast<int64_t>(i), attention_input, delta);
+
+    const ops::Activation ffn_input =
+        take_activation(context, batch.rows, config_.hidden, input_consumers(layer.ffn));
+    ops.add_rms_norm(residual, delta, layer.ffn_norm, ffn_input);
+    run_ffn(context, layer.ffn, ffn_input, delta);
+  }
+  if (!batch.logits_rows) return {};
+
+  // Only the rows whose logits are wanted go through the last norm and the head.
+  ops.add(residual, delta, residual);
+  const int64_t wanted = batch.logits_rows.count();
+  const Tensor logits = arena.take(DType::f32, {wanted, config_.vocab});
+  const Arena::Scope scratch(arena);
+  const Tensor rows = arena.take(activation_, {wanted, config_.hidden});
+  ops.gather_rows(residual, batch.logits_rows, rows);
+  const Tensor normed = arena.take(activation_, {wanted, config_.hidden});
+  ops.rms_norm(rows, weights_.final_norm, normed);
+  ops.head_linear(normed, weights_.head, logits);
+  return logits;
+}
+
+void bind_ends(Binder& binder, DecoderWeights& weights) {
+  const ModelConfig& config = binder.config();
+  weights.embedding =
+      binder.plain("model.embed_tokens.weight", {config.vocab, config.hidden}, Role::embedding);
+  weights.final_norm = binder.norm("model.norm.weight", config.hidden, config.norm_eps);
+  weights.head.name = config.tied_embeddings ? "model.embed_tokens" : "lm_head";
+  weights.head.role = Role::lm_head;
+  weights.head.out = config.vocab;
+  weights.head.in = config.hidden;
+  // A tied model uses the embedding even when an lm_head is stored as well (as HF does).
+  weights.head.plain =
+      config.tied_embeddings
+          ? weights.embedding
+          : binder.plain("lm_head.weight", {config.vocab, config.hidden}, Role::lm_head);
+}
+
+}  // namespace octet::model

@@ -1,0 +1,88 @@
+#include "model/kv_store.h"
+
+#include <fmt/format.h>
+
+namespace octet::model {
+
+KvType parse_kv_type(std::string_view text) {
+  if (text == "auto") return KvType::automatic;
+  if (text == "fp32" || text == "float32") return KvType::fp32;
+  if (text == "bf16" || text == "bfloat16") return KvType::bf16;
+  if (text == "fp8" || text == "fp8_e4m3") return KvType::fp8_e4m3;
+  if (text == "fp8_e5m2") return KvType::fp8_e5m2;
+  throw Error({.what = "unknown KV cache type",
+               .where = "--kv-cache-dtype",
+               .value = std::string(text),
+               .accepted = "auto, fp32, bf16, fp8 (= fp8_e4m3), fp8_e4m3, fp8_e5m2"});
+}
+
+ops::KvLayout kv_layout(const ModelConfig& config, const KvOptions& options) {
+  ops::KvLayout layout;
+  layout.block_tokens = options.block_tokens;
+  ops::KvLayerFormat layer;
+  layer.type = options.type;
+  if (const auto* gqa = std::get_if<Gqa>(&config.attention)) {
+    layer.kind = ops::KvLayerFormat::Kind::gqa;
+    layer.kv_heads = gqa->kv_heads;
+    layer.head_dim = gqa->head_dim;
+    layer.block_groups = is_fp8(options.type) && !options.fixed_scales;
+  } else {
+    const auto& mla = std::get<Mla>(config.attention);
+    layer.kind = ops::KvLayerFormat::Kind::mla;
+    layer.kv_lora = mla.kv_lora;
+    layer.rope_dim = mla.rope;
+    layer.rope_type = options.activation;
+    layer.scale = options.unit_scale ? ScaleType::unit : ScaleType::f32;
+  }
+  layout.layers.assign(static_cast<size_t>(config.layers), layer);
+  return layout;
+}
+
+KvStore::KvStore(ops::Backend& backend, const ops::KvLayout& layout, int64_t blocks,
+                 const KvScales& scales)
+    : layout_(layout), blocks_(blocks), gqa_(layout.layers.size()), mla_(layout.layers.size()) {
+  const auto allocate = [&](DType type, Shape shape) {
+    const auto bytes = static_cast<size_t>(shape.count()) * size_of(type);
+    buffers_.push_back(backend.alloc(bytes, "KV cache"));
+    return buffers_.back().tensor(type, shape);
+  };
+  const int64_t tokens = layout.block_tokens;
+  for (size_t i = 0; i < layout.layers.size(); ++i) {
+    const ops::KvLayerFormat& format = layout.layers[i];
+    if (format.kind == ops::KvLayerFormat::Kind::gqa) {
+      ops::GqaCache& cache = gqa_[i];
+      cache.k = allocate(format.type, {blocks, tokens, format.kv_heads, format.head_dim});
+      cache.v = allocate(format.type, {blocks, tokens, format.kv_heads, format.head_dim});
+      if (!is_fp8(format.type)) continue;
+      cache.k_scale = allocate(DType::f32, {blocks, format.kv_heads});
+      cache.v_scale = allocate(DType::f32, {blocks, format.kv_heads});
+      if (format.block_groups) {
+        cache.k_absmax = allocate(DType::f32, {blocks, format.kv_heads});
+        cache.v_absmax = allocate(DType::f32, {blocks, format.kv_heads});
+      } else {
+        invariant(i < scales.k.size() && scales.k[i] && scales.v[i],
+                  "an FP8 cache without block groups needs fixed scales");
+        cache.fixed_k_scale = scales.k[i];
+        cache.fixed_v_scale = scales.v[i];
+      }
+    } else {
+      ops::MlaCache& cache = mla_[i];
+      cache.latent = allocate(format.type, {blocks, tokens, format.kv_lora});
+      cache.rope = allocate(format.rope_type, {blocks, tokens, format.rope_dim});
+      if (!is_fp8(format.type)) continue;
+      cache.format = QuantFormat{format.type == DType::e4m3 ? Fp8::e4m3 : Fp8::e5m2,
+                                 grids::group128, format.scale};
+      if (format.scale != ScaleType::unit) {
+        cache.latent_scale = allocate(DType::f32, {blocks, tokens, (format.kv_lora + 127) / 128});
+      }
+    }
+  }
+}
+
+void KvStore::poison(ops::Backend& backend, uint8_t byte) const {
+  for (const Buffer& buffer : buffers_) {
+    backend.fill(buffer.tensor(DType::u8, {static_cast<int64_t>(buffer.bytes())}), byte);
+  }
+}
+
+}  // namespace octet::model
