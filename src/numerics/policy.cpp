@@ -2,17 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
-#include <iterator>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace octet {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr std::pair<Role, std::string_view> kRoles[] = {
     {Role::embedding, "embedding"},
@@ -86,19 +82,7 @@ class FileReader {
   explicit FileReader(const std::string& path) : path_(path) {}
 
   std::vector<PolicyRow> read() {
-    std::ifstream file(path_, std::ios::binary);
-    if (!file) {
-      throw Error({.what = "cannot read the policy file", .where = path_, .fix = "check the path"});
-    }
-    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    Json rows;
-    try {
-      rows = Json::parse(text);
-    } catch (const Json::parse_error& error) {
-      throw Error({.what = "the policy file is not JSON",
-                   .where = fmt::format("{}, byte {}", path_, error.byte),
-                   .value = error.what()});
-    }
+    const Json rows = parse_json_file(path_);
     if (!rows.is_array()) fail("the policy must be an array of rows", rows.type_name(), "[{...}]");
     std::vector<PolicyRow> result;
     for (size_t i = 0; i < rows.size(); ++i) {

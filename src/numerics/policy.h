@@ -17,10 +17,10 @@ enum class Role : uint8_t {
   embedding,
   lm_head,
   norm,
-  router,        // mlp.gate.weight of a mixture of experts
-  router_bias,   // e_score_correction_bias
-  attn_in,       // q, k, v, q_a, q_b, kv_a projections
-  attn_latent,   // kv_b of MLA: W_UK and W_UV
+  router,       // mlp.gate.weight of a mixture of experts
+  router_bias,  // e_score_correction_bias
+  attn_in,      // q, k, v, q_a, q_b, kv_a projections
+  attn_latent,  // kv_b of MLA: W_UK and W_UV
   attn_out,
   mlp_gate_up,
   mlp_down,
@@ -38,10 +38,10 @@ bool is_quantizable(Role role);
 
 struct PolicyRow {
   std::optional<Role> role;  // absent = every role
-  std::string name;          // glob on the tensor's module name ("model.layers.0.*"); "" = every name
-  LinearFormat format;       // both parts absent = keep 16-bit (or 32-bit for router and norms)
+  std::string name;     // glob on the tensor's module name ("model.layers.0.*"); "" = every name
+  LinearFormat format;  // both parts absent = keep 16-bit (or 32-bit for router and norms)
   std::string reason;
-  std::string origin;        // "default", "config.json", "--policy FILE", ...
+  std::string origin;  // "default", "config.json", "--policy FILE", ...
 };
 
 struct Policy {

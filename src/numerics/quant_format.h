@@ -14,8 +14,12 @@ namespace octet {
 
 enum class Fp8 : uint8_t { e4m3, e5m2 };
 
-constexpr DType dtype_of(Fp8 type) { return type == Fp8::e4m3 ? DType::e4m3 : DType::e5m2; }
-constexpr float max_of(Fp8 type) { return type == Fp8::e4m3 ? 448.0f : 57344.0f; }
+constexpr DType dtype_of(Fp8 type) {
+  return type == Fp8::e4m3 ? DType::e4m3 : DType::e5m2;
+}
+constexpr float max_of(Fp8 type) {
+  return type == Fp8::e4m3 ? 448.0f : 57344.0f;
+}
 
 // Elements that share a scale; 0 = the whole axis.
 //
@@ -33,9 +37,9 @@ inline constexpr ScaleGrid tensor{0, 0}, row{1, 0}, group128{1, 128}, block128{1
 }
 
 enum class ScaleType : uint8_t {
-  f32,    // absmax / max
-  e8m0,   // the same, rounded up to a power of two (stored as f32 or as an E8M0 byte)
-  unit,   // no scale: codes are the values (always 1)
+  f32,   // absmax / max
+  e8m0,  // the same, rounded up to a power of two (stored as f32 or as an E8M0 byte)
+  unit,  // no scale: codes are the values (always 1)
 };
 
 struct QuantFormat {

@@ -29,19 +29,21 @@ namespace octet {
 // 448 * 2^-126 loses its lowest values to zero instead of dividing by a subnormal.
 inline constexpr float kMinScale = 0x1p-126f;
 
-// One step of the absmax over finite elements: max(so_far, |x|), where NaN and Inf count as absent.
-constexpr float accumulate_absmax(float so_far, float x) {
+// |x| as bits, or 0 if x is NaN or Inf. Bits of non-negative floats are in the order of their
+// values, so an absmax is a maximum of integers, which vectorizes and has no NaN rules.
+constexpr uint32_t finite_magnitude(float x) {
   const uint32_t magnitude = std::bit_cast<uint32_t>(x) & 0x7FFFFFFFu;
-  const uint32_t finite = magnitude < 0x7F800000u ? magnitude : 0u;
-  const uint32_t before = std::bit_cast<uint32_t>(so_far);
-  return std::bit_cast<float>(finite > before ? finite : before);
+  return magnitude & (0u - static_cast<uint32_t>(magnitude < 0x7F800000u));
 }
 
-// The absmax of `count` elements, `stride` apart. 0 if none is finite.
+// The absmax of the finite ones of `count` elements, `stride` apart. 0 if none is finite.
 constexpr float finite_absmax(const float* x, int64_t count, int64_t stride = 1) {
-  float absmax = 0.0f;
-  for (int64_t i = 0; i < count; ++i) absmax = accumulate_absmax(absmax, x[i * stride]);
-  return absmax;
+  uint32_t absmax = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t magnitude = finite_magnitude(x[i * stride]);
+    absmax = magnitude > absmax ? magnitude : absmax;
+  }
+  return std::bit_cast<float>(absmax);
 }
 
 // The scale of a cell whose finite absmax is given:

@@ -28,7 +28,7 @@ struct LinearFormat {
 std::string to_string(const LinearFormat& format);
 
 struct Scheme {
-  std::string_view name;     // "fp8_block"
+  std::string_view name;  // "fp8_block"
   LinearFormat format;
   std::string_view summary;  // one line for --help
 };

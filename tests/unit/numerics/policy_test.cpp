@@ -148,7 +148,8 @@ TEST_F(PolicyFile, AnEmptyArrayIsFine) {
 
 TEST_F(PolicyFile, ErrorsNameFileRowAndKey) {
   EXPECT_THROW(read_policy_file("/nonexistent/policy.json"), Error);
-  expect_error("[{", "byte", "");
+  expect_error("[{", "line 1", "");
+  expect_error(R"([{"weight": null, "weight": "e4m3[1x*]f32"}])", "", "weight");
   expect_error("{}", "", "object");
   expect_error("[3]", "row 0", "3");
   expect_error(R"([{"weight": null}, {"rule": "x", "weight": null}])", "row 1, key \"rule\"",

@@ -82,5 +82,63 @@ TEST(Tolerance, GemmBudgetsAreTight) {
                 budgets::kGemmE5m2Both);
 }
 
+// Q, K, V and P through E4M3, the softmax and all sums in float64; scores ~ N(0, 1).
+TEST(Tolerance, AttentionBudgetIsTight) {
+  constexpr int64_t queries = 64, keys = 1024, dim = 64;
+  std::mt19937 random(33);
+  std::normal_distribution<float> normal;
+  const auto draw = [&](int64_t rows) {
+    std::vector<float> x(static_cast<size_t>(rows * dim));
+    for (float& value : x) value = normal(random);
+    return x;
+  };
+  const auto through = [](const std::vector<float>& x, ScaleGrid grid) {
+    const QuantFormat format{Fp8::e4m3, grid, ScaleType::f32};
+    const auto rows = static_cast<int64_t>(x.size()) / dim;
+    std::vector<uint8_t> codes(x.size());
+    std::vector<float> scales(static_cast<size_t>(scale_shape(grid, rows, dim).count()));
+    std::vector<float> back(x.size());
+    quantize(x, rows, dim, format, codes, scales);
+    dequantize(codes, rows, dim, format, scales, back);
+    return back;
+  };
+  const auto attention = [&](const std::vector<float>& q, const std::vector<float>& k,
+                             const std::vector<float>& v, bool fp8_p) {
+    std::vector<float> out(static_cast<size_t>(queries * dim));
+    for (int64_t i = 0; i < queries; ++i) {
+      std::vector<double> p(keys);
+      double most = -kInf, sum = 0;
+      for (int64_t j = 0; j < keys; ++j) {
+        double score = 0;
+        for (int64_t d = 0; d < dim; ++d) {
+          score +=
+              double{q[static_cast<size_t>(i * dim + d)]} * k[static_cast<size_t>(j * dim + d)];
+        }
+        p[static_cast<size_t>(j)] = score / std::sqrt(double{dim});
+        most = std::max(most, p[static_cast<size_t>(j)]);
+      }
+      for (double& value : p) {
+        value = std::exp(value - most);
+        sum += value;
+        if (fp8_p) value = fp8_decode<Fp8::e4m3>(fp8_encode<Fp8::e4m3>(float(value * 256))) / 256;
+      }
+      for (int64_t d = 0; d < dim; ++d) {
+        double total = 0;
+        for (int64_t j = 0; j < keys; ++j) {
+          total += p[static_cast<size_t>(j)] * v[static_cast<size_t>(j * dim + d)];
+        }
+        out[static_cast<size_t>(i * dim + d)] = static_cast<float>(total / sum);
+      }
+    }
+    return out;
+  };
+  const auto q = draw(queries), k = draw(keys), v = draw(keys);
+  const double error = relative_rms(
+      attention(through(q, grids::row), through(k, grids::tensor), through(v, grids::tensor), true),
+      attention(q, k, v, false));
+  EXPECT_LE(error, budgets::kAttentionE4m3);
+  EXPECT_GE(error, 0.75 * budgets::kAttentionE4m3);
+}
+
 }  // namespace
 }  // namespace octet
