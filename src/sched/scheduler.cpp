@@ -212,7 +212,7 @@ StepPlan Scheduler::plan() {
   if (!can_plan()) throw Fault(fmt::format("plan: {} steps are in flight", steps_in_flight()));
   draft_.clear();
   budget_ = config_.max_num_batched_tokens;
-  bool blocked = false;  // someone older waits for blocks: the younger take none
+  const Sequence* blocked = nullptr;  // waits for blocks: the younger take none
   const auto draft = [&](Sequence& seq, int32_t count) {
     draft_.push_back({&seq, count});
     budget_ -= count;
@@ -226,9 +226,9 @@ StepPlan Scheduler::plan() {
       const int32_t count = chunk(open);
       const int32_t need = blocks_for(seq.scheduled() + count);
       if (need > static_cast<int32_t>(seq.blocks.size())) {
-        if (blocked) continue;
+        if (blocked && before(blocked, &seq)) continue;
         if (!ensure_blocks(seq, need)) {
-          blocked = true;
+          blocked = &seq;
           continue;
         }
       }
