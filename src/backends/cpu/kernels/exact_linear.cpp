@@ -1,0 +1,27 @@
+// The reference rows of the tables for linear and the 16-bit head.
+#include "backends/cpu/kernels/exact_gemm.h"
+
+namespace octet::cpu {
+namespace {
+
+std::optional<std::string> refuses(const ops::OpDesc&, const CpuCaps&) {
+  return std::nullopt;
+}
+
+// About 8 GFLOP/s a thread, and a decoded weight every nanosecond.
+double estimate_us(const ops::OpDesc& desc, const CpuCaps& caps) {
+  const double weights = static_cast<double>(desc.n) * static_cast<double>(desc.k);
+  return (weights * 2.0 * static_cast<double>(desc.m) / 8e3 + weights / 1e3) / caps.threads + 5.0;
+}
+
+constexpr LinearRow kRows[] = {
+    {"exact", "blocks128_lanes16", refuses, estimate_us, exact_linear},
+};
+
+}  // namespace
+
+std::span<const LinearRow> exact_linear_rows() {
+  return kRows;
+}
+
+}  // namespace octet::cpu

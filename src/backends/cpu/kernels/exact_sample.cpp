@@ -1,0 +1,207 @@
+// From a row of logits to a token: filters in vLLM's order, then the largest probability divided by
+// an exponential random number, which samples from the distribution.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "backends/cpu/kernels/exact_ops.h"
+#include "backends/cpu/kernels/load.h"
+#include "base/philox.h"
+#include "numerics/exact_math.h"
+
+namespace octet::cpu {
+namespace {
+
+constexpr float kGreedy = 1e-5f;  // temperatures below this one
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// The larger of two candidates, ties to the lower id.
+struct Best {
+  float value = -kInf;
+  int32_t id = -1;
+  void offer(float v, int32_t i) {
+    if (id < 0 || v > value) *this = {v, i};
+  }
+};
+
+// One row of logits. NaNs have been replaced by -Inf: they are never sampled.
+class Row {
+ public:
+  Row(const float* logits, int64_t vocab) : logits_(static_cast<size_t>(vocab)) {
+    for (int64_t i = 0; i < vocab; ++i) {
+      logits_[static_cast<size_t>(i)] = logits[i] == logits[i] ? logits[i] : -kInf;
+    }
+    most_ = *std::max_element(logits_.begin(), logits_.end());
+  }
+
+  // A row of NaN and -Inf only has no token.
+  bool empty() const { return most_ == -kInf; }
+
+  // exp of these lies in [0, 1], also where the largest logit is infinite.
+  float below_max(size_t i) const { return logits_[i] == most_ ? 0.0f : logits_[i] - most_; }
+
+  // log of the sum of exp(logit - max): one float64 sum in ascending order of the id.
+  float log_sum() const {
+    double sum = 0.0;
+    for (size_t i = 0; i < logits_.size(); ++i) sum += double{exact::exp(below_max(i))};
+    return static_cast<float>(exact::log(sum));
+  }
+
+  int32_t greedy() const {
+    return static_cast<int32_t>(std::find(logits_.begin(), logits_.end(), most_) - logits_.begin());
+  }
+
+  int32_t sampled(const ops::SampleRow& how) const {
+    std::vector<int32_t> ids;                          // what survives so far, ascending
+    std::vector<float> probabilities(logits_.size());  // relative to the largest, which has 1
+    ids.reserve(logits_.size());
+    for (size_t i = 0; i < logits_.size(); ++i) {
+      probabilities[i] = exact::exp(below_max(i) / how.temperature);
+      // min_p compares with min_p times the largest probability, which is 1 here.
+      if (probabilities[i] > 0.0f && probabilities[i] >= how.min_p) {
+        ids.push_back(static_cast<int32_t>(i));
+      }
+    }
+    if (how.top_k > 0) keep_top_k(how.top_k, ids);
+    if (how.top_p < 1.0f) keep_top_p(how.top_p, probabilities, ids);
+    Best best;
+    Philox4 block{};
+    int64_t block_index = -1;
+    for (const int32_t id : ids) {
+      if (id / 4 != block_index) {
+        block_index = id / 4;
+        block = philox(how.seed, static_cast<uint64_t>(how.position),
+                       static_cast<uint64_t>(block_index));
+      }
+      const float e = exponential_from(block[static_cast<size_t>(id % 4)]);
+      best.offer(probabilities[static_cast<size_t>(id)] / e, id);
+    }
+    return best.id;
+  }
+
+  int32_t rank(float logit) const {
+    return static_cast<int32_t>(
+        std::count_if(logits_.begin(), logits_.end(), [&](float l) { return l >= logit; }));
+  }
+
+  // Ids in descending order of their logit, ties to the lower id.
+  std::vector<int32_t> top(int64_t count) const {
+    std::vector<int32_t> ids(logits_.size());
+    std::iota(ids.begin(), ids.end(), 0);
+    const auto end = ids.begin() + std::min<int64_t>(count, static_cast<int64_t>(ids.size()));
+    std::partial_sort(ids.begin(), end, ids.end(), [&](int32_t a, int32_t b) {
+      const float x = at(a), y = at(b);
+      return x != y ? x > y : a < b;
+    });
+    ids.erase(end, ids.end());
+    return ids;
+  }
+
+  float at(int32_t id) const { return logits_[static_cast<size_t>(id)]; }
+
+ private:
+  // Keeps logits not below the k-th largest: ties with it stay.
+  void keep_top_k(int32_t k, std::vector<int32_t>& ids) const {
+    if (static_cast<size_t>(k) >= ids.size()) return;
+    std::vector<float> values;
+    values.reserve(ids.size());
+    for (const int32_t id : ids) values.push_back(at(id));
+    std::nth_element(values.begin(), values.begin() + (k - 1), values.end(), std::greater<>());
+    const float least = values[static_cast<size_t>(k - 1)];
+    std::erase_if(ids, [&](int32_t id) { return at(id) < least; });
+  }
+
+  // From the smallest probability up, drops while the cumulative sum, this one included, is at most
+  // 1 - p of the total; the largest always stays. Of equals the higher id is dropped first.
+  void keep_top_p(float p, const std::vector<float>& probabilities,
+                  std::vector<int32_t>& ids) const {
+    if (ids.size() <= 1) return;
+    const auto value = [&](int32_t id) { return probabilities[static_cast<size_t>(id)]; };
+    double total = 0.0;
+    for (const int32_t id : ids) total += double{value(id)};
+    const double limit = double{1.0f - p} * total;
+    // What is below this threshold is dropped for sure, all of it together being at most half of
+    // the limit; only the rest, usually little, has to be sorted.
+    const auto small = static_cast<float>(0.5 * limit / static_cast<double>(ids.size()));
+    double cumulative = 0.0;
+    std::vector<int32_t> rest;
+    for (const int32_t id : ids) {
+      if (value(id) <= small) {
+        cumulative += double{value(id)};
+      } else {
+        rest.push_back(id);
+      }
+    }
+    std::sort(rest.begin(), rest.end(), [&](int32_t a, int32_t b) {
+      return value(a) != value(b) ? value(a) < value(b) : a > b;
+    });
+    size_t dropped = 0;
+    while (dropped + 1 < rest.size()) {
+      cumulative += double{value(rest[dropped])};
+      if (cumulative > limit) break;
+      ++dropped;
+    }
+    rest.erase(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(dropped));
+    std::sort(rest.begin(), rest.end());
+    ids = std::move(rest);
+  }
+
+  std::vector<float> logits_;
+  float most_;
+};
+
+float* f32_row(const Tensor& tensor, int64_t row) {
+  return reinterpret_cast<float*>(Rows(tensor)[row]);
+}
+
+void sample_row(const float* logits, int64_t vocab, const ops::SampleRow& how, int64_t i,
+                const ops::SampleResult& out) {
+  const Row row(logits, vocab);
+  const bool empty = row.empty();
+  const float log_sum = empty ? kNan : row.log_sum();
+  const int32_t token = empty ? -1 : how.temperature < kGreedy ? row.greedy() : row.sampled(how);
+  out.tokens.as<int32_t>()[i] = token;
+  if (out.logprobs) {
+    out.logprobs.as<float>()[i] =
+        empty ? kNan : row.below_max(static_cast<size_t>(token)) - log_sum;
+  }
+  if (out.ranks) out.ranks.as<int32_t>()[i] = empty ? 0 : row.rank(row.at(token));
+  if (!out.top_tokens) return;
+  const int64_t k = out.top_tokens.cols();
+  const std::vector<int32_t> top = empty ? std::vector<int32_t>{} : row.top(k);
+  auto* const ids = reinterpret_cast<int32_t*>(Rows(out.top_tokens)[i]);
+  for (int64_t j = 0; j < k; ++j) {
+    const bool there = j < static_cast<int64_t>(top.size());
+    ids[j] = there ? top[static_cast<size_t>(j)] : -1;
+    if (!out.top_logprobs) continue;
+    f32_row(out.top_logprobs, i)[j] =
+        there ? row.below_max(static_cast<size_t>(ids[j])) - log_sum : -kInf;
+  }
+}
+
+}  // namespace
+
+void sample(const KernelContext& context, const Tensor& logits,
+            std::span<const ops::SampleRow> rows, const ops::SampleResult& out) {
+  const auto n = static_cast<int64_t>(rows.size());
+  if (n == 0) return;
+  if (logits.type != DType::f32 || logits.rows() != n || out.tokens.type != DType::i32 ||
+      out.tokens.count() != n || (out.logprobs && out.logprobs.count() != n) ||
+      (out.ranks && out.ranks.count() != n) || (out.top_tokens && out.top_tokens.rows() != n) ||
+      (out.top_logprobs && out.top_logprobs.shape != out.top_tokens.shape)) {
+    unsupported("sample", "shapes or types do not fit",
+                {{"logits", logits}, {"tokens", out.tokens}, {"top_tokens", out.top_tokens}});
+  }
+  const Rows logit_rows(logits);
+  context.threads.parallel_for(n, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      sample_row(reinterpret_cast<const float*>(logit_rows[i]), logits.cols(),
+                 rows[static_cast<size_t>(i)], i, out);
+    }
+  });
+}
+
+}  // namespace octet::cpu

@@ -1,0 +1,102 @@
+// Which CPU kernel runs a problem: the exact and fast tables as one, and the rule that picks a row.
+//
+// How the backend describes its problems, so that rows can refuse or estimate them:
+//
+//   op             m        n                  k            weight, weight_format  input_format
+//   linear         rows     outputs            inputs       the weight's           w.input
+//   head_linear    rows     vocabulary         hidden       the weight's           absent
+//   moe_experts    rows     gate.out           gate.in      those of expert 0's gate
+//   attention      rows     query heads        head_dim     the cache's type; its  present iff
+//   mla_attention  rows     heads              kv_lora      format if it is FP8    spec.fp8
+//
+// `activation` is the type of x.plain, or of q. m never decides which order of summation is used:
+// the reduction_id is chosen once for each (n, k, formats), as the one of the row that is fastest
+// for m = 1, and then the fastest row with that id runs. So a row's bits do not depend on how many
+// rows are computed with it.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "backends/cpu/kernels/kernel.h"
+
+namespace octet::cpu {
+
+struct CpuOptions {
+  int threads = 0;                          // 0 = one a physical core
+  std::string kernels = "auto";             // auto | exact | portable | avx2 | avx512
+  std::map<std::string, std::string> pins;  // op -> name of the row that must run it
+};
+
+// What this processor can do.
+CpuCaps detect_caps();
+// "avx512_bf16", "avx2" or "portable".
+std::string name_of(const CpuCaps& caps);
+// What `options.kernels` leaves of `found`. Error if it asks for what is not there.
+CpuCaps caps_for(const CpuOptions& options, CpuCaps found);
+
+// The rows that may run, exact ones included; `exact_only` leaves the exact ones.
+struct Tables {
+  std::vector<LinearRow> linear, head_linear;
+  std::vector<MoeRow> moe;
+  std::vector<AttentionRow> attention;
+  std::vector<MlaAttentionRow> mla_attention;
+};
+Tables kernel_tables(bool exact_only);
+
+template <typename Row>
+struct Picked {
+  const Row* row = nullptr;
+  double estimate_us = 0;
+  std::vector<ops::Rejected> rejected;
+};
+
+// The row that runs `desc`; `pin` is empty or the name of the only row that may. Fault, with the
+// reason of every row, if none can.
+template <typename Row>
+Picked<Row> pick(const std::vector<Row>& rows, const ops::OpDesc& desc, const CpuCaps& caps,
+                 const std::string& pin) {
+  Picked<Row> picked;
+  std::vector<const Row*> able;
+  for (const Row& row : rows) {
+    if (!pin.empty() && row.name != pin) {
+      picked.rejected.push_back({std::string(row.name), "another kernel is pinned"});
+    } else if (auto reason = row.refuses(desc, caps)) {
+      picked.rejected.push_back({std::string(row.name), *reason});
+    } else {
+      able.push_back(&row);
+    }
+  }
+  const auto fastest = [&](const ops::OpDesc& problem, std::string_view id) {
+    const Row* best = nullptr;
+    for (const Row* row : able) {
+      if (!id.empty() && row->reduction_id != id) continue;
+      if (!best || row->estimate_us(problem, caps) < best->estimate_us(problem, caps)) best = row;
+    }
+    return best;
+  };
+  if (able.empty()) {
+    std::string text = fmt::format("no CPU kernel runs {}", ops::to_string(desc));
+    for (const auto& [kernel, reason] : picked.rejected) {
+      text += fmt::format("; {}: {}", kernel, reason);
+    }
+    throw Fault(text);
+  }
+  ops::OpDesc one = desc;
+  one.m = 1;
+  picked.row = fastest(desc, fastest(one, {})->reduction_id);
+  picked.estimate_us = picked.row->estimate_us(desc, caps);
+  for (const Row* row : able) {
+    if (row == picked.row) continue;
+    picked.rejected.push_back({std::string(row->name),
+                               row->reduction_id == picked.row->reduction_id
+                                   ? fmt::format("slower: {:.1f} us", row->estimate_us(desc, caps))
+                                   : fmt::format("sums in another order: {}", row->reduction_id)});
+  }
+  return picked;
+}
+
+}  // namespace octet::cpu
