@@ -37,7 +37,7 @@ std::optional<Role> parse_role(std::string_view text);
 bool is_quantizable(Role role);
 
 struct PolicyRow {
-  std::optional<Role> role;  // absent = every role
+  std::optional<Role> role;  // absent = every role; for an FP8 format, every quantizable role
   std::string name;     // glob on the tensor's module name ("model.layers.0.*"); "" = every name
   LinearFormat format;  // both parts absent = keep 16-bit (or 32-bit for router and norms)
   std::string reason;
@@ -58,7 +58,10 @@ const PolicyRow& resolve(const Policy& policy, Role role, std::string_view modul
 
 // --policy FILE: a JSON array of {"role"?, "name"?, "weight": "e4m3[1x*]f32" | null,
 // "input": ... | null, "when"?: "dynamic"|"calibrated", "reason"?}. Rows go above the others.
-// Throws Error naming file, row and key.
+// Globs:
+// `*` is any run of characters, dots included, `?` exactly one. Throws Error naming file, row and
+// key; also for an FP8 input without an FP8 weight, a calibrated input that is not per tensor, and
+// a role that has no FP8 form (norm, bias, router, router_bias, embedding).
 std::vector<PolicyRow> read_policy_file(const std::string& path);
 
 }  // namespace octet

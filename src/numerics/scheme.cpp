@@ -12,7 +12,7 @@ constexpr QuantFormat kBlock{Fp8::e4m3, grids::block128, ScaleType::f32};
 const Scheme kSchemes[] = {
     {"fp8_channel",
      {kRow, kRow, InputScale::dynamic},
-     "E4M3, one scale per output channel and per token: fastest, and lossless to the eye"},
+     "E4M3, one scale per output channel and per token: all scales outside the dot product"},
     {"fp8_block",
      {kBlock, kGroup, InputScale::dynamic},
      "E4M3, one scale per 128x128 block and per 128 values of a token: DeepSeek's format"},

@@ -93,9 +93,9 @@ inline constexpr double kGemmE4m3Both = 1.1 * 0.0376;
 inline constexpr double kGemmE4m3Weights = 1.1 * 0.0263;
 inline constexpr double kGemmE5m2Both = 1.1 * 0.0743;
 
-// Relative RMS error of attention with Q, K, V and P in E4M3 against FP32, for scores ~ N(0, 1) over
-// many keys: V and P give 2.6 % each, and the scores' error, sqrt(2) * 2.6 % of their spread of 1,
-// is a relative error of P of 3.7 %. In energy 5.2 %. Wider scores cost more in proportion.
+// Relative RMS error of attention with Q, K, V and P in E4M3 against FP32, for scores ~ N(0, 1)
+// over many keys: V and P give 2.6 % each, and the scores' error, sqrt(2) * 2.6 % of their spread
+// of 1, is a relative error of P of 3.7 %. In energy 5.2 %. Wider scores cost more in proportion.
 inline constexpr double kAttentionE4m3 = 1.1 * 0.052;
 
 }  // namespace budgets
