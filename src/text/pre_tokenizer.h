@@ -1,0 +1,60 @@
+// Pre-tokenization: text is cut into pieces, and merges never cross a cut.
+//
+// A pipeline of splits, each applied to every piece of the one before on its own, so that lookahead
+// in a pattern sees the end of a piece as the end of text. Rules: Hugging Face tokenizers,
+// pre_tokenizers/{split,digits,byte_level,sequence}.rs and NormalizedString::split.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/regex.h"
+
+namespace octet::text {
+
+// What becomes of the matches of a pattern. Given "a--b" and the pattern "-":
+enum class SplitBehavior {
+  kIsolated,            // a | - | - | b
+  kRemoved,             // a | b
+  kMergedWithPrevious,  // a- | - | b
+  kMergedWithNext,      // a | - | -b
+  kContiguous,          // a | -- | b
+};
+
+// One split. The pattern decides which parts of the text are matches; the behavior, what is cut.
+struct SplitStage {
+  Regex pattern;
+  SplitBehavior behavior = SplitBehavior::kIsolated;
+  bool invert = false;  // the matches are what the pattern does not match
+};
+
+// Immutable; any number of threads may use one.
+class PreTokenizer {
+ public:
+  // Memory of one caller, kept between calls so that they need not allocate.
+  struct Scratch {
+    RegexScratch regex;
+    std::string spaced;  // the text with prefix spaces, where there are any to add
+    std::vector<std::string_view> pieces, before;
+  };
+
+  // Applies `splits` in order. Then ByteLevel's part: with `add_prefix_space` each piece that does
+  // not begin with a space gets one, and `byte_level` (GPT-2's pattern, where use_regex is set) is
+  // the last split, Isolated.
+  PreTokenizer(std::vector<SplitStage> splits, bool add_prefix_space,
+               std::optional<Regex> byte_level);
+
+  // The pieces of `text` (valid UTF-8), none empty. They point into `text` or into `scratch` and
+  // live until the next call with that scratch. Throws Error where a pattern gives up (see
+  // Regex::search).
+  const std::vector<std::string_view>& split(std::string_view text, Scratch& scratch) const;
+
+ private:
+  std::vector<SplitStage> stages_;  // byte_level is the last, if there is one
+  size_t prefix_space_before_;      // index of the stage before which spaces are added
+  bool add_prefix_space_;
+};
+
+}  // namespace octet::text

@@ -1,0 +1,457 @@
+#include "text/tokenizer_spec.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <unordered_map>
+#include <utility>
+
+#include "base/error.h"
+#include "text/byte_alphabet.h"
+#include "text/json_node.h"
+#include "text/utf8.h"
+
+namespace octet::text {
+namespace {
+
+namespace dom = simdjson::dom;
+
+// No vocabulary comes near; a hostile id must not size our tables.
+constexpr int64_t kMaxTokens = int64_t{1} << 22;
+
+constexpr std::string_view kGpt2Pattern =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+constexpr const char* kAcceptedModels =
+    "byte-level BPE tokenizers (GPT-2, Llama-3, DeepSeek, Qwen, SmolLM2)";
+
+std::string type_of(const JsonNode& node) {
+  return std::string(node.at("type").string());
+}
+
+// Reads the two files into one TokenizerSpec; the methods are in the order of their calls.
+class Reader {
+ public:
+  explicit Reader(const JsonNode& root) : root_(root) {}
+
+  void read_tokenizer() {
+    read_normalizer();
+    read_decoder();
+    read_vocabulary();
+    read_merges();
+    read_byte_symbols();
+    read_pre_tokenizer();
+    if (const auto added = root_.find("added_tokens")) {
+      size_t i = 0;
+      const dom::array list = added->array();
+      for (const dom::element entry : list) {
+        const JsonNode token = added->item(entry, i++);
+        add_token(token, token.at("id"));
+      }
+    }
+    if (const auto post = root_.find("post_processor")) read_post_processor(*post);
+  }
+
+  void read_config(const JsonNode& config);
+
+  TokenizerSpec take() { return std::move(spec_); }
+
+ private:
+  void read_normalizer() const {
+    if (const auto normalizer = root_.find("normalizer")) check_normalizer(*normalizer);
+  }
+  void check_normalizer(const JsonNode& node) const;
+  void read_decoder() const;
+  void read_vocabulary();
+  void read_merges();
+  void read_byte_symbols();
+  void read_pre_tokenizer();
+  void add_pre_tokenizer(const JsonNode& node);
+  void add_split(const JsonNode& node);
+  void add_token(const JsonNode& token, const JsonNode& id_node, int64_t id);
+  void add_token(const JsonNode& token, const JsonNode& id) { add_token(token, id, id.integer()); }
+  void read_post_processor(const JsonNode& node);
+  void read_template(const JsonNode& node);
+
+  int64_t checked_id(const JsonNode& node, int64_t id) const {
+    if (id < 0 || id >= kMaxTokens) node.fail("token id is out of range", "0 to 4194303");
+    return id;
+  }
+  // The id of a token by its content, added tokens first, or -1.
+  int32_t id_of(std::string_view content) const {
+    const auto it = added_index_.find(std::string(content));
+    return it != added_index_.end() ? spec_.added[it->second].id : written_.find(content);
+  }
+  void reserve_id(size_t id) {
+    if (spec_.token_bytes.size() > id) return;
+    spec_.token_bytes.resize(id + 1);
+    spec_.in_model.resize(id + 1);
+    used_.resize(id + 1);
+  }
+
+  const JsonNode& root_;
+  TokenizerSpec spec_;
+  StringIdMap written_{0};  // the vocabulary as it is written: "Ġthe"; views into the document
+  std::vector<bool> used_;  // by id
+  std::unordered_map<std::string, size_t> added_index_;  // content to place in spec_.added
+  bool byte_level_seen_ = false;
+};
+
+void Reader::check_normalizer(const JsonNode& node) const {
+  if (type_of(node) == "Sequence") {
+    const JsonNode list = node.at("normalizers");
+    const dom::array items = list.array();
+    size_t i = 0;
+    for (const dom::element item : items) check_normalizer(list.item(item, i++));
+    return;
+  }
+  node.at("type").fail("unsupported normalizer", "null, or a Sequence of none",
+                       "convert the model with a tokenizer that does not normalize text");
+}
+
+void Reader::read_decoder() const {
+  const JsonNode decoder = root_.at("decoder");
+  std::string type = type_of(decoder);
+  if (type == "Sequence") {
+    // Written by some converters: a sequence of just the one.
+    const JsonNode list = decoder.at("decoders");
+    const dom::array items = list.array();
+    if (items.size() == 1) type = type_of(list.item(items.at(0).value(), 0));
+  }
+  if (type != "ByteLevel") decoder.at("type").fail("unsupported decoder", "ByteLevel");
+}
+
+void Reader::read_vocabulary() {
+  const JsonNode model = root_.at("model");
+  // Files of before 2020 do not name the type.
+  if (const auto type = model.find("type"); type && type->string() != "BPE") {
+    type->fail("unsupported tokenizer model", std::string("BPE: ") + kAcceptedModels);
+  }
+  for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    const auto node = model.find(affix);
+    if (node && !node->string().empty()) node->fail("unsupported BPE option", "null or \"\"");
+  }
+  if (const auto dropout = model.find("dropout")) {
+    double rate = 0;
+    if (dropout->value().get(rate) || rate != 0) {
+      dropout->fail("unsupported BPE option: merges would be random", "null or 0");
+    }
+  }
+  spec_.bpe.fuse_unknown = model.flag("fuse_unk", false);
+  spec_.bpe.ignore_merges = model.flag("ignore_merges", false);
+
+  const JsonNode vocab = model.at("vocab");
+  const dom::object entries = vocab.object();
+  written_ = StringIdMap(entries.size());
+  for (const dom::key_value_pair entry : entries) {
+    int64_t id = 0;
+    if (entry.value.get(id) || id < 0 || id >= kMaxTokens) {
+      JsonNode(entry.value, vocab.place() + "[\"" + std::string(entry.key) + "\"]")
+          .fail("token id is out of range", "an integer from 0 to 4194303");
+    }
+    reserve_id(static_cast<size_t>(id));
+    if (used_[id] || !written_.insert(entry.key, static_cast<int32_t>(id))) {
+      JsonNode(entry.value, vocab.place() + "[\"" + std::string(entry.key) + "\"]")
+          .fail("token or id occurs twice in the vocabulary", "distinct tokens and ids");
+    }
+    used_[id] = true;
+    // A token with other characters than the alphabet's, such as "<｜end▁of▁sentence｜>", can only
+    // be an added token: it decodes as it is written, and no text merges into it.
+    if (auto bytes = bytes_of_alphabet(entry.key)) {
+      spec_.token_bytes[id] = std::move(*bytes);
+      spec_.in_model[id] = true;
+    } else {
+      spec_.token_bytes[id] = entry.key;
+    }
+  }
+}
+
+void Reader::read_merges() {
+  const JsonNode merges = root_.at("model").at("merges");
+  const dom::array list = merges.array();
+  spec_.bpe.merges.reserve(list.size());
+  std::string joined;
+  size_t rank = 0;
+  for (const dom::element entry : list) {
+    std::string_view left, right;
+    if (entry.get(left) == simdjson::SUCCESS) {  // "a b"
+      const size_t space = left.find(' ');
+      if (space == std::string_view::npos) {
+        merges.item(entry, rank).fail("not a merge", "two tokens with a space between");
+      }
+      right = left.substr(space + 1);
+      left = left.substr(0, space);
+    } else {  // ["a", "b"]
+      dom::array pair;
+      if (entry.get(pair) || pair.size() != 2 || pair.at(0).get(left) || pair.at(1).get(right)) {
+        merges.item(entry, rank).fail("not a merge", "\"a b\" or [\"a\", \"b\"]");
+      }
+    }
+    joined.assign(left).append(right);
+    const Merge merge{written_.find(left), written_.find(right), written_.find(joined)};
+    if (merge.left < 0 || merge.right < 0 || merge.result < 0) {
+      const std::string_view missing =
+          merge.left < 0 ? left : (merge.right < 0 ? right : std::string_view(joined));
+      merges.item(entry, rank)
+          .fail("merge names a token that the vocabulary lacks: \"" + std::string(missing) + "\"",
+                "two tokens that are in model.vocab, as is what they give together");
+    }
+    spec_.bpe.merges.push_back(merge);
+    ++rank;
+  }
+}
+
+void Reader::read_byte_symbols() {
+  const JsonNode model = root_.at("model");
+  const bool byte_fallback = model.flag("byte_fallback", false);
+  const auto unknown_node = model.find("unk_token");
+  for (int b = 0; b < 256; ++b) {
+    ByteSymbols& symbols = spec_.bpe.bytes[b];
+    std::string letter;
+    append_utf8(kByteAlphabet[b], letter);
+    if (const int32_t id = written_.find(letter); id >= 0) {
+      symbols = {.ids = {id, -1}, .count = 1};
+      continue;
+    }
+    if (byte_fallback) {
+      // The reference falls back on the bytes of the letter, not on the byte that it stands for.
+      ByteSymbols spelled;
+      for (const char c : letter) {
+        char name[8];
+        std::snprintf(name, sizeof name, "<0x%02X>",
+                      static_cast<unsigned>(static_cast<uint8_t>(c)));
+        const int32_t id = written_.find(name);
+        if (id >= 0) spelled.ids[spelled.count++] = id;
+      }
+      if (spelled.count == letter.size()) {
+        symbols = spelled;
+        continue;
+      }
+    }
+    if (unknown_node) {
+      const int32_t id = written_.find(unknown_node->string());
+      if (id < 0) unknown_node->fail("unknown token is not in the vocabulary", "a token of it");
+      symbols = {.ids = {id, -1}, .count = 1, .unknown = true};
+    }
+  }
+}
+
+void Reader::read_pre_tokenizer() {
+  const auto node = root_.find("pre_tokenizer");
+  if (node) add_pre_tokenizer(*node);
+  if (!byte_level_seen_) {
+    (node ? *node : root_)
+        .fail("the pre_tokenizer has no ByteLevel", kAcceptedModels,
+              "models with a SentencePiece tokenizer are not supported");
+  }
+}
+
+void Reader::add_pre_tokenizer(const JsonNode& node) {
+  const std::string type = type_of(node);
+  if (type == "Sequence") {
+    const JsonNode list = node.at("pretokenizers");
+    const dom::array items = list.array();
+    size_t i = 0;
+    for (const dom::element item : items) add_pre_tokenizer(list.item(item, i++));
+    return;
+  }
+  if (byte_level_seen_) {
+    // It turns text into the byte alphabet, so what follows would split other characters.
+    node.at("type").fail("pre-tokenizer behind ByteLevel", "ByteLevel as the last one");
+  }
+  if (type == "Split") {
+    add_split(node);
+  } else if (type == "Digits") {
+    // "Numeric" is Nd, Nl and No in the reference.
+    const bool each = node.flag("individual_digits", false);
+    spec_.splits.push_back({.pattern = Regex::compile(each ? "\\p{N}" : "\\p{N}+", node.place())});
+  } else if (type == "ByteLevel") {
+    byte_level_seen_ = true;
+    spec_.add_prefix_space = node.flag("add_prefix_space", true);
+    if (node.flag("use_regex", true)) {
+      spec_.byte_level = Regex::compile(kGpt2Pattern, node.place());
+    }
+  } else {
+    node.at("type").fail("unsupported pre-tokenizer", "Sequence, Split, Digits, ByteLevel");
+  }
+}
+
+void Reader::add_split(const JsonNode& node) {
+  static constexpr std::pair<std::string_view, SplitBehavior> kBehaviors[] = {
+      {"Isolated", SplitBehavior::kIsolated},
+      {"Removed", SplitBehavior::kRemoved},
+      {"MergedWithPrevious", SplitBehavior::kMergedWithPrevious},
+      {"MergedWithNext", SplitBehavior::kMergedWithNext},
+      {"Contiguous", SplitBehavior::kContiguous},
+  };
+  const JsonNode pattern = node.at("pattern");
+  const auto expression = pattern.find("Regex");
+  const auto literal = pattern.find("String");
+  if (!expression == !literal) {
+    pattern.fail("unsupported pattern", "{\"Regex\": ...} or {\"String\": ...}");
+  }
+  if (literal && literal->string().empty())
+    literal->fail("empty pattern", "at least one character");
+  const JsonNode behavior = node.at("behavior");
+  const auto known = std::ranges::find(kBehaviors, behavior.string(),
+                                       &std::pair<std::string_view, SplitBehavior>::first);
+  if (known == std::end(kBehaviors)) {
+    behavior.fail("unknown split behavior",
+                  "Isolated, Removed, MergedWithPrevious, MergedWithNext, Contiguous");
+  }
+  spec_.splits.push_back({.pattern = expression
+                                         ? Regex::compile(expression->string(), expression->place())
+                                         : Regex::literal(literal->string(), literal->place()),
+                          .behavior = known->second,
+                          .invert = node.flag("invert", false)});
+}
+
+void Reader::add_token(const JsonNode& token, const JsonNode& id_node, int64_t id) {
+  checked_id(id_node, id);
+  AddedToken added;
+  added.content = token.at("content").string();
+  if (added.content.empty()) return;  // the reference ignores it too
+  added.special = token.flag("special", false);
+  added.normalized = token.flag("normalized", !added.special);
+  added.lstrip = token.flag("lstrip", false);
+  added.rstrip = token.flag("rstrip", false);
+  added.single_word = token.flag("single_word", false);
+
+  if (const auto it = added_index_.find(added.content); it != added_index_.end()) {
+    added.id = spec_.added[it->second].id;
+    spec_.added[it->second] = std::move(added);
+    return;
+  }
+  // A string that the vocabulary has keeps the vocabulary's id, whatever this entry says.
+  const int32_t known = written_.find(added.content);
+  added.id = known >= 0 ? known : static_cast<int32_t>(id);
+  if (known < 0) {
+    reserve_id(static_cast<size_t>(id));
+    if (used_[id]) id_node.fail("the id belongs to another token", "an id of its own");
+    used_[id] = true;
+    spec_.token_bytes[id] = added.content;
+  }
+  added_index_.emplace(added.content, spec_.added.size());
+  spec_.added.push_back(std::move(added));
+}
+
+void Reader::read_post_processor(const JsonNode& node) {
+  const std::string type = type_of(node);
+  if (type == "Sequence") {
+    const JsonNode list = node.at("processors");
+    const dom::array items = list.array();
+    size_t i = 0;
+    for (const dom::element item : items) read_post_processor(list.item(item, i++));
+  } else if (type == "TemplateProcessing") {
+    read_template(node);
+  } else if (type != "ByteLevel") {  // which moves offsets only
+    node.at("type").fail("unsupported post-processor", "TemplateProcessing, ByteLevel, Sequence");
+  }
+}
+
+void Reader::read_template(const JsonNode& node) {
+  const JsonNode single = node.at("single");
+  const dom::array pieces = single.array();
+  std::vector<int32_t> before, after;
+  int texts = 0;
+  size_t i = 0;
+  for (const dom::element element : pieces) {
+    const JsonNode piece = single.item(element, i++);
+    if (piece.find("Sequence")) {
+      ++texts;
+      continue;
+    }
+    const std::string_view name = piece.at("SpecialToken").at("id").string();
+    const JsonNode ids = node.at("special_tokens").at(name).at("ids");
+    const dom::array list = ids.array();
+    size_t j = 0;
+    for (const dom::element element_id : list) {
+      const JsonNode id_node = ids.item(element_id, j++);
+      const int64_t id = id_node.integer();
+      if (id < 0 || id >= std::ssize(used_) || !used_[id]) {
+        id_node.fail("the template names an id that no token has", "the id of a token");
+      }
+      (texts == 0 ? before : after).push_back(static_cast<int32_t>(id));
+    }
+  }
+  if (texts != 1) single.fail("the template must have the text once", "one {\"Sequence\": ...}");
+  // A template behind another one goes around it.
+  spec_.prefix.insert(spec_.prefix.begin(), before.begin(), before.end());
+  spec_.suffix.insert(spec_.suffix.end(), after.begin(), after.end());
+}
+
+void Reader::read_config(const JsonNode& config) {
+  if (const auto decoder = config.find("added_tokens_decoder")) {
+    const dom::object entries = decoder->object();
+    for (const dom::key_value_pair entry : entries) {
+      const JsonNode token(entry.value, decoder->place() + "[\"" + std::string(entry.key) + "\"]");
+      int64_t id = 0;
+      for (const char c : entry.key) {
+        if (c < '0' || c > '9' || id >= kMaxTokens) {
+          token.fail("the key is not a token id", "\"0\" to \"4194303\"");
+        }
+        id = 10 * id + (c - '0');
+      }
+      add_token(token, token, id);
+    }
+  }
+
+  // A name is a string or a serialized AddedToken; one that no token has counts as none.
+  const auto named = [&](const char* key) -> std::optional<int32_t> {
+    auto node = config.find(key);
+    if (node && node->value().is_object()) node = node->at("content");
+    if (!node) return std::nullopt;
+    const int32_t id = id_of(node->string());
+    if (id < 0) return std::nullopt;
+    // What the config names is special, even where tokenizer.json does not say so.
+    for (AddedToken& token : spec_.added) {
+      if (token.id == id) token.special = true;
+    }
+    return id;
+  };
+  const auto bos = named("bos_token");
+  const auto eos = named("eos_token");
+  named("pad_token");
+  named("unk_token");
+  if (bos) spec_.bos = bos;
+  if (eos) spec_.eos = eos;
+
+  // Where the config speaks, it overrules the template: one BOS or none, never two.
+  if (const auto add_bos = config.find("add_bos_token")) {
+    std::vector<int32_t>& prefix = spec_.prefix;
+    if (add_bos->boolean()) {
+      if (!bos) add_bos->fail("add_bos_token is set, but bos_token names no token", "false");
+      if (std::ranges::find(prefix, *bos) == prefix.end()) prefix.insert(prefix.begin(), *bos);
+    } else if (bos) {
+      std::erase(prefix, *bos);
+    }
+  }
+  if (const auto add_eos = config.find("add_eos_token")) {
+    std::vector<int32_t>& suffix = spec_.suffix;
+    if (add_eos->boolean()) {
+      if (!eos) add_eos->fail("add_eos_token is set, but eos_token names no token", "false");
+      if (std::ranges::find(suffix, *eos) == suffix.end()) suffix.push_back(*eos);
+    } else if (eos) {
+      std::erase(suffix, *eos);
+    }
+  }
+}
+
+}  // namespace
+
+TokenizerSpec parse_tokenizer(std::string_view tokenizer, const std::string& tokenizer_name,
+                              std::string_view config, const std::string& config_name) {
+  dom::parser parser;
+  const JsonNode root = JsonNode::parse(parser, tokenizer, tokenizer_name);
+  Reader reader(root);
+  reader.read_tokenizer();
+  if (!config.empty()) {
+    dom::parser config_parser;
+    const JsonNode config_root = JsonNode::parse(config_parser, config, config_name);
+    reader.read_config(config_root);
+  }
+  TokenizerSpec spec = reader.take();
+  if (!spec.bos && !spec.prefix.empty()) spec.bos = spec.prefix.front();
+  return spec;
+}
+
+}  // namespace octet::text
