@@ -1,0 +1,79 @@
+#include "engine/capacity.h"
+
+#include <fmt/format.h>
+
+#include "ops/null_backend.h"
+
+namespace octet::engine {
+
+std::string to_string(const Ledger& ledger) {
+  const auto line = [](std::string_view name, int64_t bytes) {
+    return fmt::format("  {:<24}{:>10.1f} MiB\n", name, static_cast<double>(bytes) / 1048576.0);
+  };
+  return line("weights, mapped", ledger.mapped_weights) +
+         line("weights, owned", ledger.owned_weights) + line("activations", ledger.arena) +
+         line(fmt::format("KV cache, {} tokens", ledger.kv_tokens), ledger.kv) +
+         line("total", ledger.total());
+}
+
+size_t arena_bytes(const model::Model& model, const ops::KvLayout& layout,
+                   const StepLimits& limits) {
+  ops::NullBackend nowhere;
+  model::KvScales scales;
+  // Fixed scales are only looked at, never read, so any address does.
+  if (!model.kv_scales().k.empty()) scales = model.kv_scales();
+  const model::KvStore kv(nowhere, layout, 1, scales);
+
+  ops::Batch batch;
+  batch.rows = limits.rows;
+  batch.sequences.push_back({0, limits.rows, 0});
+  const auto ids = [](int64_t count) {
+    return Tensor(reinterpret_cast<void*>(uintptr_t{4096}), DType::i32, {count});
+  };
+  batch.tokens = ids(limits.rows);
+  batch.positions = ids(limits.rows);
+  batch.logits_rows = ids(limits.logits_rows);
+  batch.block_table = ids(1).reshape({1, 1});
+
+  Arena arena;
+  model.forward({nowhere, arena, kv, batch});
+  return arena.peak();
+}
+
+DType kv_dtype(const model::Model& model, model::KvType type) {
+  switch (type) {
+    case model::KvType::fp32:
+      return DType::f32;
+    case model::KvType::bf16:
+      return DType::bf16;
+    case model::KvType::fp8_e4m3:
+      return DType::e4m3;
+    case model::KvType::fp8_e5m2:
+      return DType::e5m2;
+    case model::KvType::automatic:
+      break;
+  }
+  return model.fp8_attention() ? DType::e4m3 : model.activation();
+}
+
+model::KvOptions kv_options(const model::Model& model, model::KvType type, int64_t block_tokens) {
+  model::KvOptions options;
+  options.type = kv_dtype(model, type);
+  options.activation = model.activation();
+  options.block_tokens = block_tokens;
+  options.fixed_scales = !model.kv_scales().k.empty();
+  return options;
+}
+
+int64_t mapped_weight_bytes(const model::Model& model) {
+  int64_t bytes = 0;
+  for (const model::LinearUse& use : model.linears()) {
+    bytes += use.linear->quant ? use.linear->quant.codes.bytes() : use.linear->plain.bytes();
+  }
+  // An untied embedding is read row by row, but it is mapped as a whole.
+  const auto& config = model.config();
+  if (!config.tied_embeddings) bytes += config.vocab * config.hidden * 2;
+  return bytes;
+}
+
+}  // namespace octet::engine

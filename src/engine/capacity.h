@@ -1,0 +1,37 @@
+// Memory by arithmetic: what a configuration needs, before anything is allocated.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "engine/batch_memory.h"
+#include "model/kv_store.h"
+#include "model/model.h"
+
+namespace octet::engine {
+
+// The bytes of a running engine, line by line. What `serve` prints at start.
+struct Ledger {
+  int64_t mapped_weights = 0;  // of the checkpoint, shared with the page cache
+  int64_t owned_weights = 0;   // scales, norms, tables, weights quantized at load
+  int64_t arena = 0;           // activations of one step
+  int64_t kv = 0;
+  int64_t kv_tokens = 0;  // tokens that the KV cache holds
+  int64_t total() const { return mapped_weights + owned_weights + arena + kv; }
+};
+std::string to_string(const Ledger& ledger);  // a few aligned lines
+
+// Bytes of activations that one step within `limits` takes, measured by a dry run of the model.
+size_t arena_bytes(const model::Model& model, const ops::KvLayout& layout,
+                   const StepLimits& limits);
+
+// The cache's element type under --kv-cache-dtype, for this model's arithmetic.
+DType kv_dtype(const model::Model& model, model::KvType type);
+
+// The KV options of a model: type, block size, fixed scales where the checkpoint brings them.
+model::KvOptions kv_options(const model::Model& model, model::KvType type, int64_t block_tokens);
+
+// Weight bytes that are mapped rather than owned.
+int64_t mapped_weight_bytes(const model::Model& model);
+
+}  // namespace octet::engine

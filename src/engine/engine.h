@@ -1,0 +1,153 @@
+// The engine: one thread that plans, launches, waits and delivers, and a thread-safe front.
+//
+//   submit() ─▶ commands ─▶ ┌ plan ─▶ launch ─▶ wait ─▶ apply ┐ ─▶ sink(TokenEvent)
+//   cancel() ─▶             └────────── engine thread ────────┘
+//
+// Results arrive through each request's sink, on the engine thread: a sink hands the event on and
+// returns at once.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/queue.h"
+#include "engine/capacity.h"
+#include "engine/runner.h"
+#include "sched/scheduler.h"
+
+namespace octet::engine {
+
+struct EngineOptions {
+  int64_t max_model_len = 0;  // 0 = the model's own limit
+  int32_t max_num_seqs = 32;
+  int32_t max_num_batched_tokens = 512;
+  int32_t max_chunk = 0;  // most tokens of one prompt in one step; 0 = the budget
+  int32_t block_tokens = 16;
+  int64_t kv_cache_bytes = 0;  // 0 = as much as max_num_seqs full sequences need, but at
+                               // most a quarter of the memory that is free
+  int32_t max_logprobs = 20;
+  int32_t max_queued_requests = 1024;  // beyond: refused as overloaded
+  bool enable_prefix_caching = true;
+  model::KvType kv_type = model::KvType::automatic;
+};
+
+struct GenRequest {
+  std::vector<int32_t> prompt;
+  std::optional<int32_t> max_tokens;  // unset = as many as fit
+  int32_t min_tokens = 0;
+  std::vector<int32_t> stop_ids;
+  bool ignore_eos = false;
+  Sampling sampling;
+  std::string salt;  // prefixes are shared only between equal salts
+};
+
+// What a request's sink receives. Exactly one event carries `finish` or `fault`, the last.
+struct TokenEvent {
+  std::vector<SampledToken> tokens;
+  std::optional<sched::Finish> finish;
+  std::optional<int32_t> stop_token;  // that ended it; counted in usage, its text is not shown
+  int32_t prompt_tokens = 0, output_tokens = 0, cached_tokens = 0;
+  std::string fault;  // the engine failed; the stream ends here
+};
+using EventSink = std::function<void(TokenEvent)>;
+
+struct Submitted {
+  sched::Admission admission;  // refused: nothing was queued, and the sink is never called
+  bool overloaded = false;     // too many requests are waiting: try again later
+  uint64_t id = 0;
+  bool accepted() const { return admission.ok() && !overloaded; }
+};
+
+// What a monitor wants to know; never waits for the engine thread.
+struct EngineStats {
+  sched::Stats scheduler;
+  double seconds_since_step = 0;  // age of the last finished step while work is pending; else 0
+  std::string fault;              // not empty: the engine is dead
+};
+
+class Engine {
+ public:
+  // Sizes and allocates everything; throws Error if it does not fit. `model` and `backend` outlive
+  // the engine, and nobody else uses the backend.
+  Engine(const model::Model& model, ops::Backend& backend, const EngineOptions& options);
+  // Cancels what runs and joins the thread. Sinks are not called after it returns.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // From any thread.
+  Submitted submit(GenRequest request, EventSink sink);
+  // The request ends as cancelled, soon. Unknown or finished ids are ignored.
+  void cancel(uint64_t id);
+  // The request ends after its first `output_tokens` tokens with Finish::stop: a stop string was
+  // found in its text.
+  void finish_at(uint64_t id, int32_t output_tokens);
+
+  EngineStats stats() const;
+  const Ledger& ledger() const { return ledger_; }
+  int64_t max_model_len() const { return scheduler_config_.max_model_len; }
+  const model::Model& model() const { return model_; }
+
+ private:
+  struct Command {
+    enum class Kind : uint8_t { submit, cancel, finish_at, stop } kind = Kind::stop;
+    uint64_t id = 0;
+    int32_t output_tokens = 0;
+    GenRequest request;
+    EventSink sink;
+  };
+  struct Live {
+    Sampling sampling;
+    EventSink sink;
+  };
+
+  void loop();
+  bool take_commands();
+  void execute(Command& command);
+  void step();
+  void deliver(const sched::Emission& emission, const StepOutput* output);
+  void fail(const std::string& what);
+  void publish();
+
+  const model::Model& model_;
+  ops::Backend& backend_;
+  EngineOptions options_;
+  sched::Config scheduler_config_;
+  Ledger ledger_;
+  std::unique_ptr<model::KvStore> kv_;
+  std::unique_ptr<Runner> runner_;
+  std::unique_ptr<sched::Scheduler> scheduler_;
+  std::deque<sched::StepPlan> planned_;
+  std::unordered_map<uint64_t, Live> live_;
+
+  Queue<Command> commands_;
+  std::atomic<uint64_t> next_id_{1};
+  std::atomic<int32_t> pending_{0};  // submitted and not finished
+
+  mutable std::mutex stats_mutex_;
+  sched::Stats published_;
+  std::string fault_;
+  std::chrono::steady_clock::time_point last_step_;
+  std::thread thread_;  // last: it uses all the others
+};
+
+// Collects the events of one request; for callers that can wait.
+class Collector {
+ public:
+  Collector();
+  EventSink sink();
+  // The next event; nullopt after `timeout`.
+  std::optional<TokenEvent> next(std::chrono::milliseconds timeout = std::chrono::hours(24));
+
+ private:
+  std::shared_ptr<Queue<TokenEvent>> events_;
+};
+
+}  // namespace octet::engine
