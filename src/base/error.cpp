@@ -20,8 +20,7 @@ std::string join(const ErrorParts& parts) {
 
 Error::Error(ErrorParts parts) : parts_(std::move(parts)), message_(join(parts_)) {}
 
-Fault::Fault(std::string message, std::source_location at)
-    : message_(
-          fmt::format("{} ({}:{}, {})", message, at.file_name(), at.line(), at.function_name())) {}
+Fault::Fault(std::string message, SourceLocation at)
+    : message_(fmt::format("{} ({}:{}, {})", message, at.file, at.line, at.function)) {}
 
 }  // namespace octet

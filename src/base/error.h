@@ -8,7 +8,6 @@
 #pragma once
 
 #include <exception>
-#include <source_location>
 #include <string>
 #include <string_view>
 
@@ -36,10 +35,23 @@ class Error : public std::exception {
   std::string message_;  // all parts, on one line each
 };
 
+// Where a call stands in the source. std::source_location, which clang 14 does not have.
+struct SourceLocation {
+  const char* file;
+  int line;
+  const char* function;
+
+  static constexpr SourceLocation current(const char* file = __builtin_FILE(),
+                                          int line = __builtin_LINE(),
+                                          const char* function = __builtin_FUNCTION()) {
+    return {file, line, function};
+  }
+};
+
 // A broken invariant or a device fault, with the place in the source that noticed it.
 class Fault : public std::exception {
  public:
-  explicit Fault(std::string message, std::source_location at = std::source_location::current());
+  explicit Fault(std::string message, SourceLocation at = SourceLocation::current());
 
   const char* what() const noexcept override { return message_.c_str(); }
 
@@ -50,7 +62,7 @@ class Fault : public std::exception {
 // Throws Fault unless `holds`. For invariants of our own; never for what a user can cause.
 // `message` is only a view, so that the check costs nothing where it holds.
 inline void invariant(bool holds, std::string_view message,
-                      std::source_location at = std::source_location::current()) {
+                      SourceLocation at = SourceLocation::current()) {
   if (!holds) throw Fault(std::string(message), at);
 }
 

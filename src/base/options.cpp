@@ -325,8 +325,8 @@ void OptionTable::read_flags(std::span<const std::string> args) {
   if (help_) return;
   // An unknown flag first: the words after it may be its value.
   std::vector<std::string> rest = app.remaining();
-  std::ranges::stable_partition(rest,
-                                [](const std::string& word) { return word.starts_with("-"); });
+  std::stable_partition(rest.begin(), rest.end(),
+                        [](const std::string& word) { return word.starts_with("-"); });
   if (!rest.empty()) {
     const std::string name = rest.front().substr(0, rest.front().find('='));
     const bool flag = name.starts_with("-");
