@@ -1,0 +1,123 @@
+// Inside the fast linear kernels: what fast_linear, fast_head and fast_moe share.
+//
+// A call has two phases. First x is *packed*: decoded, scaled, and laid out as the inner loops read
+// it. Then every thread takes a contiguous range of output columns (rows of W), streams those rows
+// of W once, straight from the checkpoint's mapping, and writes its columns of out.
+//
+//                 k                        Lanes run along k, so that GEMV and GEMM can add in the
+//        +-----------------+               same order without W being repacked: output (m, n) has
+//   x  m | ======> 16 lanes|               one accumulator of 16 lanes, chunks of 64 values enter
+//   it
+//        +-----------------+               in ascending order, and one fixed tree adds the lanes.
+//        +-----------------+               What runs beside it (other rows, panels, threads) only
+//   W  n | ======> 16 lanes|               changes when this happens, never the order.
+//        +-----------------+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backends/cpu/kernels/kernel.h"
+
+namespace octet::cpu::fast {
+
+inline constexpr int64_t kChunk = 64;  // values of k that inner loops handle at once
+inline constexpr int64_t kCell = 128;  // values of k under one scale, where scales vary along k
+
+inline constexpr int64_t round_up(int64_t value, int64_t step) {
+  return (value + step - 1) / step * step;
+}
+
+// A scale grid as pointers: the scale of element (r, c) is
+// data[(cell_rows == 0 ? 0 : r / cell_rows) * row_stride + (varies ? c / kCell : 0) * col_stride].
+struct Scales {
+  const float* data = nullptr;  // null: 1 everywhere
+  int64_t cell_rows = 0, row_stride = 0, col_stride = 0;
+  bool varies = false;  // along k
+
+  const float* row(int64_t r) const {
+    return data + (cell_rows == 0 ? 0 : r / cell_rows) * row_stride;
+  }
+};
+
+// One matrix of values: weights, or activations.
+struct Matrix {
+  const std::byte* data = nullptr;
+  DType type = DType::f32;
+  int64_t rows = 0, k = 0, row_bytes = 0;
+  Scales scales;
+
+  const std::byte* row(int64_t r) const { return data + r * row_bytes; }
+};
+
+// Faults if the tensor has a type or grid that the row of the table refuses.
+Matrix matrix_of(const Tensor& plain);
+Matrix matrix_of(const QuantTensor& quant);
+inline Matrix matrix_of(const ops::Linear& w) {
+  return w.quant ? matrix_of(w.quant) : matrix_of(w.plain);
+}
+// The form of x that the linear wants: quantized iff w.input is set.
+inline Matrix input_of(const ops::Activation& x, const ops::Linear& w) {
+  return w.input ? matrix_of(x.quant) : matrix_of(x.plain);
+}
+
+// Where column n of row m goes: f32 or bf16.
+struct Output {
+  std::byte* data = nullptr;
+  DType type = DType::f32;
+  int64_t row_bytes = 0;
+  const std::byte* bias = nullptr;  // [n], or null
+  DType bias_type = DType::f32;
+};
+Output output_of(const Tensor& out, const Tensor& bias);
+
+// Packed x: groups of at most `Kernels::group_rows` rows, all about equally large. Within a group
+// the vectors of its rows take turns, so that a tile reads x front to back:
+//
+//   group of 3 rows:  r0[0..16) r1[0..16) r2[0..16) r0[16..32) r1[16..32) ...
+struct Packed {
+  std::byte* data = nullptr;
+  int64_t rows = 0, groups = 0;
+  int64_t row_bytes = 0;    // of one packed row
+  float* scales = nullptr;  // kernels that leave scales to the end: [rows] or [rows][cells]
+  int64_t scales_per_row = 0;
+
+  int64_t first_row(int64_t group) const {
+    const int64_t each = rows / groups, extra = rows % groups;
+    return group * each + (group < extra ? group : extra);
+  }
+};
+
+// One instruction set's implementation. All functions are pure of state and may run in any thread.
+struct Kernels {
+  int group_rows;    // the most rows of x in a tile
+  int64_t max_rows;  // rows that are packed at once; more are done in turns
+  // Bytes of a packed row of k values, and floats of scales kept beside it.
+  int64_t (*packed_row_bytes)(int64_t k);
+  int64_t (*scales_per_row)(const Matrix& x);
+  // Packs the rows of groups [begin, end); row m of the packing is row index[m] of x, if given.
+  void (*pack)(const Matrix& x, const int32_t* index, const Matrix& w, const Packed& packed,
+               int64_t begin, int64_t end);
+  // Scratch that one thread needs for `columns`.
+  size_t (*scratch_bytes)(const Matrix& w, int64_t rows);
+  // out[m, n] for all packed m and n in [begin, end); begin is a multiple of 4.
+  void (*columns)(const Matrix& w, const Packed& packed, int64_t begin, int64_t end,
+                  const Output& out, std::byte* scratch);
+};
+
+// Multiplies in FP32 with fused multiply-add: exact products for every type. What to take where
+// vdpbf16ps is slow (Intel without AMX gives it a quarter of the rate of FMA), and for FP32 values.
+const Kernels& fma_kernels();
+// vdpbf16ps: BF16 and FP8 values only; twice the rate of FMA on AMD since Zen 4.
+const Kernels& dpbf16_kernels();
+// Plain C++ on 8 lanes, with a clone for AVX2; the same bits from both.
+const Kernels& portable_kernels(const CpuCaps& caps);
+
+// Slots of the workspace.
+enum Slot : size_t { kPackedSlot, kScalesSlot, kThreadSlot, kMoeSlots };
+
+// out = x · Wᵀ (+ bias) on all threads. `index` selects rows of x (null: all in order).
+void run_linear(const KernelContext& context, const Kernels& kernels, const Matrix& x,
+                const Matrix& w, const Output& out);
+
+}  // namespace octet::cpu::fast

@@ -1,0 +1,115 @@
+// AVX-512 building blocks: exact FP8 decoding by table look-up, the fixed reduction tree, masked
+// tails. Only functions marked OCTET_AVX512 may use them; the rest of the program is built for
+// plain x86-64, and the processor is asked (CpuCaps) before one of them is called.
+#pragma once
+
+#if defined(__x86_64__)
+
+// g++ 12 takes the deliberately undefined operands inside its own intrinsics for mistakes.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+#else
+#include <immintrin.h>
+#endif
+
+#include <array>
+#include <bit>
+#include <cstdint>
+
+#include "numerics/fp8.h"
+
+// One set of features for all, as a function is only inlined into one with the same set.
+#define OCTET_AVX512 \
+  __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi")))
+// Helpers of the innermost loops: without inlining, vectors would travel through memory.
+#define OCTET_AVX512_INLINE inline OCTET_AVX512 __attribute__((always_inline))
+
+namespace octet::cpu::simd {
+
+// The BF16 bits of the 128 non-negative codes, low and high bytes apart: each half is 128 bytes,
+// two registers, which vpermi2b searches for 64 codes at once. BF16 holds every FP8 value exactly,
+// subnormals included (their exponents are normal there).
+struct Fp8Bytes {
+  alignas(64) std::array<uint8_t, 128> low{}, high{};
+};
+template <Fp8 F>
+inline constexpr Fp8Bytes fp8_bytes = [] {
+  Fp8Bytes bytes;
+  for (int code = 0; code < 128; ++code) {
+    const uint32_t bits = std::bit_cast<uint32_t>(fp8_decode<F>(static_cast<uint8_t>(code)));
+    bytes.low[code] = static_cast<uint8_t>(bits >> 16);
+    bytes.high[code] = static_cast<uint8_t>(bits >> 24);
+  }
+  return bytes;
+}();
+
+struct Fp8Table {
+  __m512i low0, low1, high0, high1, sign;
+};
+template <Fp8 F>
+OCTET_AVX512_INLINE Fp8Table load_fp8_table() {
+  const Fp8Bytes& bytes = fp8_bytes<F>;
+  return {_mm512_load_si512(bytes.low.data()), _mm512_load_si512(bytes.low.data() + 64),
+          _mm512_load_si512(bytes.high.data()), _mm512_load_si512(bytes.high.data() + 64),
+          _mm512_set1_epi8(static_cast<char>(0x80))};
+}
+
+// 64 codes to 64 BF16 values in two registers. Unpacking works on 128-bit lanes, so the order is
+//   first:  codes 0..7, 16..23, 32..39, 48..55     second: codes 8..15, 24..31, 40..47, 56..63
+OCTET_AVX512_INLINE void decode_fp8(const Fp8Table& table, __m512i codes, __m512i& first,
+                                    __m512i& second) {
+  const __m512i low = _mm512_permutex2var_epi8(table.low0, codes, table.low1);
+  const __m512i magnitude = _mm512_permutex2var_epi8(table.high0, codes, table.high1);
+  const __m512i high = _mm512_ternarylogic_epi32(magnitude, codes, table.sign, 0xF8);  // a | b & c
+  first = _mm512_unpacklo_epi8(low, high);
+  second = _mm512_unpackhi_epi8(low, high);
+}
+
+// 32 BF16 values to FP32: those of even and of odd index.
+OCTET_AVX512_INLINE __m512 even_bf16(__m512i pairs) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+}
+OCTET_AVX512_INLINE __m512 odd_bf16(__m512i pairs) {
+  return _mm512_castsi512_ps(
+      _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
+}
+
+// The sums of the 16 lanes of each of four registers:
+//   q[j] = (lane j + lane j+2) + (lane j+1 + lane j+3) in each quad, then (q0 + q2) + (q1 + q3).
+OCTET_AVX512_INLINE __m128 reduce4(__m512 a, __m512 b, __m512 c, __m512 d) {
+  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+  const __m512d ab2 = _mm512_castps_pd(ab), cd2 = _mm512_castps_pd(cd);
+  const __m512 quads = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(ab2, cd2)),
+                                     _mm512_castpd_ps(_mm512_unpackhi_pd(ab2, cd2)));
+  const __m256 halves =
+      _mm256_add_ps(_mm512_castps512_ps256(quads), _mm512_extractf32x8_ps(quads, 1));
+  return _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
+}
+
+// Nearest BF16 of each lane in the low 16 bits, as to_bf16 rounds (vcvtneps2bf16 flushes
+// subnormals, so it is not the same).
+OCTET_AVX512_INLINE __m512i round_to_bf16(__m512 x) {
+  const __m512i bits = _mm512_castps_si512(x);
+  const __m512i upper = _mm512_srli_epi32(bits, 16);
+  const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_srli_epi32(
+      _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF))), 16);
+  const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  return _mm512_mask_or_epi32(rounded, nan, upper, _mm512_set1_epi32(0x40));
+}
+
+// Masks of the first n lanes; n may be negative or beyond the width.
+inline uint64_t first_lanes(int64_t n, int width) {
+  if (n <= 0) return 0;
+  if (n >= width) return width == 64 ? ~uint64_t{0} : (uint64_t{1} << width) - 1;
+  return (uint64_t{1} << n) - 1;
+}
+
+}  // namespace octet::cpu::simd
+
+#endif

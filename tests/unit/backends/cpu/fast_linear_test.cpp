@@ -1,0 +1,201 @@
+// The fast linears against plain loops in double: every form of weight and input, ragged shapes,
+// unaligned weights; and the promise that a row's bits depend on neither its batch nor the threads.
+#include "backends/cpu/kernels/fast_linear.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "backends/cpu/select.h"
+#include "linear_problem.h"
+
+namespace octet::cpu {
+namespace {
+
+using namespace test;
+
+std::vector<Form> inputs() {
+  return {bf16_form,
+          f32_form,
+          fp8_form(grids::row),
+          fp8_form(grids::group128),
+          fp8_form(grids::tensor),
+          fp8_form(grids::row, Fp8::e5m2),
+          fp8_form(grids::group128, Fp8::e4m3, ScaleType::e8m0)};
+}
+std::vector<Form> weights() {
+  return {bf16_form,
+          f16_form,
+          f32_form,
+          fp8_form(grids::row),
+          fp8_form(grids::tensor),
+          fp8_form(grids::block128),
+          fp8_form(grids::group128),
+          fp8_form(grids::row, Fp8::e5m2),
+          fp8_form(grids::tensor, Fp8::e4m3, ScaleType::unit)};
+}
+
+// Rows of the table, by capabilities, so that each of them runs on this machine.
+struct Rows {
+  CpuCaps caps;
+  std::span<const LinearRow> rows;
+};
+Rows all_rows() {
+  return {detect_caps(), fast_linear_rows()};
+}
+
+std::vector<float> run(const LinearRow& row, const CpuCaps& caps, const LinearProblem& problem,
+                       DType type, int threads) {
+  ThreadPool pool(threads);
+  const KernelContext context{pool, caps};
+  const auto count = static_cast<size_t>(problem.m * problem.n);
+  std::vector<std::byte> memory(count * size_of(type));
+  const Tensor out(memory.data(), type, {problem.m, problem.n});
+  row.launch(context, problem.input(), problem.linear, out);
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) {
+    if (type == DType::f32) {
+      values[i] = out.as<float>()[i];
+    } else {
+      values[i] = to_float(out.as<bf16>()[i]);
+    }
+  }
+  return values;
+}
+
+void expect_close(const LinearProblem& problem, const std::vector<float>& out, DType type,
+                  const std::string& what) {
+  const double rounding = type == DType::f32 ? 0 : 0x1p-8;
+  double worst = 0;
+  for (int64_t m = 0; m < problem.m; ++m) {
+    for (int64_t n = 0; n < problem.n; ++n) {
+      double sum, magnitude;
+      problem.expected(m, n, sum, magnitude);
+      const double error = std::abs(out[static_cast<size_t>(m * problem.n + n)] - sum);
+      // FP32 over 16 lanes: a few units in the last place of the sum of magnitudes.
+      const double budget = magnitude * 2e-6 + std::abs(sum) * rounding + 1e-30;
+      worst = std::max(worst, error / budget);
+    }
+  }
+  EXPECT_LT(worst, 1.0) << what;
+}
+
+TEST(FastLinear, EveryFormAgreesWithDouble) {
+  const Rows all = all_rows();
+  for (const LinearRow& row : all.rows) {
+    for (const Form& w : weights()) {
+      for (const Form& x : inputs()) {
+        for (const int64_t k : {72, 130, 576}) {
+          for (const int64_t m : {1, 3, 7}) {
+            const LinearProblem problem(x, w, m, 9, k, true, 1);
+            if (row.refuses(problem.desc(), all.caps)) continue;
+            const std::string what = std::string(row.name) + " " + to_string(problem.desc());
+            for (const DType type : {DType::f32, DType::bf16}) {
+              expect_close(problem, run(row, all.caps, problem, type, 2), type, what);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(FastLinear, RaggedShapes) {
+  const Rows all = all_rows();
+  for (const LinearRow& row : all.rows) {
+    for (const Form& w : {bf16_form, fp8_form(grids::row), fp8_form(grids::block128)}) {
+      for (const int64_t n : {1, 3, 130}) {
+        for (const int64_t k : {1, 8, 63, 72, 129, 2500}) {
+          for (const int64_t m : {1, 2, 7, 33}) {
+            const LinearProblem problem(bf16_form, w, m, n, k, false, n % 2);
+            if (row.refuses(problem.desc(), all.caps)) continue;
+            expect_close(problem, run(row, all.caps, problem, DType::f32, 2), DType::f32,
+                         std::string(row.name) + " " + to_string(problem.desc()));
+          }
+        }
+      }
+    }
+  }
+}
+
+// Rows are identical whether computed alone, with few or with many others, on 1, 2 or 3 threads.
+TEST(FastLinear, ARowsBitsDependOnNothingElse) {
+  const Rows all = all_rows();
+  constexpr int64_t kRows = 307, kCols = 70;
+  for (const LinearRow& row : all.rows) {
+    for (const Form& w : weights()) {
+      for (const Form& x : {bf16_form, fp8_form(grids::row), fp8_form(grids::group128)}) {
+        for (const int64_t k : {200, 2112}) {
+          const LinearProblem whole(x, w, kRows, kCols, k);
+          if (row.refuses(whole.desc(), all.caps)) continue;
+          const std::vector<float> expected = run(row, all.caps, whole, DType::f32, 1);
+          LinearProblem part(x, w, kRows, kCols, k);
+          for (const int64_t rows : {1, 2, 3, 4, 5, 6, 8, 17, 48}) {
+            for (const int threads : {1, 2, 3}) {
+              if (threads > 1 && rows % 2 == 0) continue;
+              const int64_t first = 150 - rows;
+              part.m = rows;
+              if (part.x.quant) {
+                part.x.quant = whole.x.quant.slice_rows(first, rows);
+              } else {
+                part.x.tensor = whole.x.tensor.slice(first, rows);
+              }
+              const std::vector<float> got = run(row, all.caps, part, DType::f32, threads);
+              ASSERT_EQ(std::memcmp(got.data(), expected.data() + first * kCols,
+                                    static_cast<size_t>(rows * kCols) * 4),
+                        0)
+                  << row.name << " " << to_string(part.desc()) << " threads " << threads;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(FastLinear, NanCodesGiveNan) {
+  const Rows all = all_rows();
+  for (const LinearRow& row : all.rows) {
+    for (const int64_t m : {1, 9}) {
+      LinearProblem problem(bf16_form, fp8_form(grids::row), m, 8, 100);
+      if (row.refuses(problem.desc(), all.caps)) continue;
+      auto* codes = problem.w.tensor.as<uint8_t>();
+      codes[2 * 100 + 3] = 0x7F;
+      codes[5 * 100 + 99] = 0xFF;
+      const std::vector<float> out = run(row, all.caps, problem, DType::bf16, 1);
+      for (int64_t i = 0; i < m * 8; ++i) {
+        EXPECT_EQ(std::isnan(out[static_cast<size_t>(i)]), i % 8 == 2 || i % 8 == 5) << row.name;
+      }
+    }
+  }
+}
+
+TEST(FastLinear, StridedViewsOfWeightInputAndOutput) {
+  const Rows all = all_rows();
+  for (const LinearRow& row : all.rows) {
+    LinearProblem problem(bf16_form, bf16_form, 3, 6, 200);
+    if (row.refuses(problem.desc(), all.caps)) continue;
+    const LinearProblem whole = LinearProblem(bf16_form, bf16_form, 3, 6, 200);
+    problem.x.tensor = whole.x.tensor.columns(60, 140);
+    problem.linear.plain = whole.w.tensor.columns(60, 140);
+    std::vector<float> memory(3 * 20, -1.0f);
+    const Tensor out = Tensor(memory.data(), DType::f32, {3, 20}).columns(7, 6);
+    ThreadPool pool(2);
+    row.launch(KernelContext{pool, all.caps}, problem.x.tensor, problem.linear, out);
+    for (int64_t m = 0; m < 3; ++m) {
+      for (int64_t n = 0; n < 20; ++n) {
+        const float got = memory[static_cast<size_t>(m * 20 + n)];
+        if (n < 7 || n >= 13) {
+          EXPECT_EQ(got, -1.0f) << row.name;
+          continue;
+        }
+        double sum = 0;
+        for (int64_t i = 60; i < 200; ++i) sum += whole.x.at(m, i) * whole.w.at(n - 7, i);
+        EXPECT_NEAR(got, sum, 1e-5) << row.name;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octet::cpu
