@@ -18,14 +18,13 @@ JsonNode JsonNode::parse(simdjson::dom::parser& parser, std::string_view json,
                  .accepted = "JSON in UTF-8",
                  .fix = "download the file again"});
   }
-  return {root, file + ":"};
+  return {root, file + ", $"};
 }
 
 std::optional<JsonNode> JsonNode::find(std::string_view key) const {
   simdjson::dom::element member;
   if (object().at_key(key).get(member) || member.is_null()) return std::nullopt;
-  const bool at_root = place_.back() == ':';
-  return JsonNode(member, place_ + (at_root ? " " : ".") + std::string(key));
+  return JsonNode(member, place_ + "." + std::string(key));
 }
 
 JsonNode JsonNode::at(std::string_view key) const {

@@ -1,4 +1,6 @@
-// A value in a JSON file that knows where it stands, so that each complaint names file and path.
+// A value in a JSON file that knows where it stands, so that each complaint names file and path:
+// what base/json.h's JsonView is for small files. A tokenizer.json has 8 MB and 250,000 strings,
+// which simdjson reads ten times as fast and without a copy of each.
 #pragma once
 
 #include <simdjson.h>
@@ -47,7 +49,7 @@ class JsonNode {
 
  private:
   simdjson::dom::element value_;
-  std::string place_;  // "dir/tokenizer.json: model.vocab"
+  std::string place_;  // "dir/tokenizer.json, $.model.vocab"
 };
 
 }  // namespace octet::text

@@ -110,8 +110,9 @@ Regex& Regex::operator=(Regex&&) noexcept = default;
 Regex::~Regex() = default;
 
 Regex Regex::compile(std::string_view pattern, std::string where) {
+  std::string translated = regex_to_pcre2(pattern, where);
   // Ruby's '^' and '$' always mean lines.
-  return build(pattern, regex_to_pcre2(pattern, where),
+  return build(pattern, std::move(translated),
                PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, std::move(where));
 }
 

@@ -1,11 +1,11 @@
 #include "text/tokenizer.h"
 
 #include <algorithm>
-#include <fstream>
 #include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
+#include "base/mapped_file.h"
 #include "text/tokenizer_spec.h"
 #include "text/utf8.h"
 
@@ -13,21 +13,6 @@ namespace octet::text {
 namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
-
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  std::string content;
-  if (file && !std::filesystem::is_directory(path)) {
-    content.resize(static_cast<size_t>(file.tellg()));
-    file.seekg(0);
-    file.read(content.data(), static_cast<std::streamsize>(content.size()));
-    if (file) return content;
-  }
-  throw Error({.what = "cannot read the tokenizer",
-               .where = path.string(),
-               .accepted = "a model directory in Hugging Face layout with tokenizer.json",
-               .fix = "check the path, or download tokenizer.json of the model"});
-}
 
 }  // namespace
 
@@ -77,9 +62,9 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Tokenizer Tokenizer::load(const std::filesystem::path& directory) {
-  const std::string tokenizer = read_file(directory / "tokenizer.json");
+  const std::string tokenizer = read_text(directory / "tokenizer.json");
   const std::filesystem::path config_path = directory / "tokenizer_config.json";
-  const std::string config = std::filesystem::exists(config_path) ? read_file(config_path) : "";
+  const std::string config = std::filesystem::exists(config_path) ? read_text(config_path) : "";
   return from_json(tokenizer, config, directory.string());
 }
 
