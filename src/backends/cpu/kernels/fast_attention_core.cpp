@@ -1,0 +1,373 @@
+#include "backends/cpu/kernels/fast_attention_core.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "backends/cpu/kernels/fast_attention_simd.h"
+#include "numerics/exact_math.h"
+
+namespace octet::cpu::attention {
+
+#if defined(__x86_64__)
+namespace {
+
+namespace rule = attention_rule;
+
+constexpr int kRows = 6;  // 6 rows x 4 vectors = 24 accumulators of the 32 registers
+
+// acc[r][v] = sum over d in [begin, end) of q[r][d] * k[d][16v ..]: lanes are tokens. Every
+// accumulator is one chain over ascending d, whatever the number of rows.
+template <int R>
+OCTET_AVX512_INLINE void dot_keys(const float* q, int q_stride, const float* k, int begin, int end,
+                                  __m512 (&acc)[R][4]) {
+#pragma GCC unroll 6
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) acc[r][v] = _mm512_setzero_ps();
+  }
+  for (int d = begin; d < end; ++d) {
+    const float* row = k + d * kTile;
+    const __m512 k0 = _mm512_load_ps(row), k1 = _mm512_load_ps(row + 16);
+    const __m512 k2 = _mm512_load_ps(row + 32), k3 = _mm512_load_ps(row + 48);
+#pragma GCC unroll 6
+    for (int r = 0; r < R; ++r) {
+      const __m512 x = _mm512_set1_ps(q[r * q_stride + d]);
+      acc[r][0] = _mm512_fmadd_ps(x, k0, acc[r][0]);
+      acc[r][1] = _mm512_fmadd_ps(x, k1, acc[r][1]);
+      acc[r][2] = _mm512_fmadd_ps(x, k2, acc[r][2]);
+      acc[r][3] = _mm512_fmadd_ps(x, k3, acc[r][3]);
+    }
+  }
+}
+
+// Step 1 of the rule: scores in units of log2, for all 64 slots, masked ones included.
+template <int R>
+OCTET_AVX512_INLINE void score(const TileShape& shape, const Math& math, const Tile& tile,
+                               const Rows& rows, int row, float (&x)[kRows][kTile]) {
+  const float* q = rows.q + int64_t{row} * rows.q_stride;
+  __m512 acc[R][4];
+  for (int g = 0; g < shape.groups; ++g) {
+    const int begin = g * shape.group_dims;
+    const int end = std::min(begin + shape.group_dims, shape.k_dims);
+    dot_keys<R>(q, rows.q_stride, tile.k, begin, end, acc);
+    const float* scales = tile.k_scale + g * kTile;
+#pragma GCC unroll 6
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < 4; ++v) {
+        const __m512 s = _mm512_load_ps(scales + 16 * v);
+        const __m512 sum = g == 0 ? _mm512_mul_ps(acc[r][v], s)
+                                  : _mm512_fmadd_ps(acc[r][v], s, _mm512_load_ps(&x[r][16 * v]));
+        _mm512_store_ps(&x[r][16 * v], sum);
+      }
+    }
+  }
+  if (shape.rope_dims > 0) {
+    const int offset = shape.padded_k();
+    dot_keys<R>(q, rows.q_stride, tile.k, offset, offset + shape.rope_dims, acc);
+  } else {
+#pragma GCC unroll 6
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < 4; ++v) acc[r][v] = _mm512_setzero_ps();
+    }
+  }
+  const __m512 c = _mm512_set1_ps(math.scale);
+#pragma GCC unroll 6
+  for (int r = 0; r < R; ++r) {
+    const __m512 q_scale = _mm512_set1_ps(rows.q_scale[row + r]);
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) {
+      const __m512 sum = _mm512_fmadd_ps(_mm512_load_ps(&x[r][16 * v]), q_scale, acc[r][v]);
+      _mm512_store_ps(&x[r][16 * v], _mm512_mul_ps(sum, c));
+    }
+  }
+}
+
+// Steps 2 to 4 for one row: x becomes p in place. Returns the factor 2^(M - M') for O.
+OCTET_AVX512_INLINE float soften(uint64_t mask, float* x, float& max, float* sum) {
+  const __m512 none = _mm512_set1_ps(rule::kNoMax);
+  const __mmask16 m[4] = {static_cast<__mmask16>(mask), static_cast<__mmask16>(mask >> 16),
+                          static_cast<__mmask16>(mask >> 32), static_cast<__mmask16>(mask >> 48)};
+  __m512 s[4];
+#pragma GCC unroll 4
+  for (int v = 0; v < 4; ++v) s[v] = _mm512_load_ps(x + 16 * v);
+  const __m512 top = simd::lane_max(_mm512_max_ps(
+      _mm512_max_ps(_mm512_mask_mov_ps(none, m[0], s[0]), _mm512_mask_mov_ps(none, m[1], s[1])),
+      _mm512_max_ps(_mm512_mask_mov_ps(none, m[2], s[2]), _mm512_mask_mov_ps(none, m[3], s[3]))));
+  const __m512 old_max = _mm512_set1_ps(max);
+  const __m512 new_max =
+      _mm512_max_ps(_mm512_roundscale_ps(top, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC), old_max);
+#pragma GCC unroll 4
+  for (int v = 0; v < 4; ++v) {
+    s[v] = simd::exp2(_mm512_sub_ps(s[v], new_max), m[v]);
+    _mm512_store_ps(x + 16 * v, s[v]);
+  }
+  // 2^(M - M'), and 0 below 2^-126.
+  const __m512 difference = _mm512_sub_ps(old_max, new_max);
+  const __mmask16 near = _mm512_cmp_ps_mask(difference, _mm512_set1_ps(-126.0f), _CMP_GE_OQ);
+  const __m512 factor = _mm512_maskz_scalef_ps(near, _mm512_set1_ps(1.0f), difference);
+  const __m512 added = _mm512_add_ps(_mm512_add_ps(s[0], s[1]), _mm512_add_ps(s[2], s[3]));
+  _mm512_store_ps(sum, _mm512_fmadd_ps(_mm512_load_ps(sum), factor, added));
+  max = _mm512_cvtss_f32(new_max);
+  return _mm512_cvtss_f32(factor);
+}
+
+// Step 5 for one row and group: P from p. `weight` is v_scale / S.
+OCTET_AVX512_INLINE void round_p(RoundP round, const float* p, const float* weight, float* out) {
+  for (int v = 0; v < kTile; v += 16) {
+    __m512 x = _mm512_load_ps(p + v);
+    if (weight) {
+      // Masked slots have p = 0 and perhaps a poisoned weight.
+      const __mmask16 some = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+      x = _mm512_maskz_mul_ps(some, x, _mm512_load_ps(weight + v));
+    }
+    if (round == RoundP::e4m3) {
+      x = simd::round_e4m3(_mm512_mul_ps(x, _mm512_set1_ps(rule::kPScale)));
+    } else if (round == RoundP::bf16) {
+      x = simd::round_bf16(x);
+    }
+    _mm512_store_ps(out + v, x);
+  }
+}
+
+// Step 6 for V vectors of one chunk: lanes are value dims, one chain over ascending tokens each.
+// Tokens outside [begin, end) have P = 0 in all rows, and leaving them out changes no bit.
+template <int R, int V>
+OCTET_AVX512_INLINE void add_values(const float (&p)[kRows][kTile], const float* v, int begin,
+                                    int end, const float* scale_o, const float* scale_v,
+                                    const bool* seen, float* value, int stride) {
+  __m512 acc[R][V];
+#pragma GCC unroll 6
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int i = 0; i < V; ++i) acc[r][i] = _mm512_setzero_ps();
+  }
+  for (int t = begin; t < end; ++t) {
+    __m512 x[V];
+#pragma GCC unroll 4
+    for (int i = 0; i < V; ++i) x[i] = _mm512_load_ps(v + t * kChunk + 16 * i);
+#pragma GCC unroll 6
+    for (int r = 0; r < R; ++r) {
+      const __m512 w = _mm512_set1_ps(p[r][t]);
+#pragma GCC unroll 4
+      for (int i = 0; i < V; ++i) acc[r][i] = _mm512_fmadd_ps(w, x[i], acc[r][i]);
+    }
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < R; ++r) {
+    if (!seen[r]) continue;
+    const __m512 a = _mm512_set1_ps(scale_o[r]), b = _mm512_set1_ps(scale_v[r]);
+#pragma GCC unroll 4
+    for (int i = 0; i < V; ++i) {
+      float* o = value + r * stride + 16 * i;
+      _mm512_store_ps(o, _mm512_fmadd_ps(acc[r][i], b, _mm512_mul_ps(_mm512_load_ps(o), a)));
+    }
+  }
+}
+
+// S and the weights of a row that sees only `mask` of the tile.
+OCTET_AVX512 float partial_weights(bool mla, const float* scales, uint64_t mask, float* weight) {
+  __m512 largest = _mm512_setzero_ps();
+  for (int v = 0; v < 4; ++v) {
+    const auto m = static_cast<__mmask16>(mask >> (16 * v));
+    largest = _mm512_mask_max_ps(largest, m, largest, _mm512_load_ps(scales + 16 * v));
+  }
+  const float s = rule::value_scale(_mm512_cvtss_f32(simd::lane_max(largest)), mla);
+  for (int v = 0; v < kTile; v += 16) {
+    _mm512_store_ps(weight + v, _mm512_div_ps(_mm512_load_ps(scales + v), _mm512_set1_ps(s)));
+  }
+  return s;
+}
+
+// Slots [begin, end) of the tile that a row sees.
+struct Seen {
+  int begin, end;
+  uint64_t mask() const {
+    if (begin >= end) return 0;
+    const uint64_t upto = end == kTile ? ~uint64_t{0} : (uint64_t{1} << end) - 1;
+    return upto & ~((uint64_t{1} << begin) - 1);
+  }
+};
+Seen seen_slots(int64_t position, int64_t window, int64_t first) {
+  const rule::Visible visible = rule::visible(position, window);
+  const auto clamp = [&](int64_t p) {
+    return static_cast<int>(std::clamp<int64_t>(p - first, 0, kTile));
+  };
+  return {clamp(visible.begin), clamp(visible.end)};
+}
+
+template <int R>
+OCTET_AVX512 void attend(const TileShape& shape, const Math& math, const Tile& tile, int64_t first,
+                         const Rows& rows, int row) {
+  alignas(64) float p[kRows][kTile], rounded[kRows][kTile];
+  alignas(64) float weight[kTile];
+  uint64_t masks[R];
+  bool seen[R];
+  float scale_o[R], scale_v[R];
+  int begin = kTile, end = 0;
+
+  score<R>(shape, math, tile, rows, row, p);
+  for (int r = 0; r < R; ++r) {
+    const Seen slots = seen_slots(rows.position[row + r], math.window, first);
+    masks[r] = slots.mask();
+    seen[r] = masks[r] != 0;
+    if (!seen[r]) {
+      std::fill_n(p[r], kTile, 0.0f);
+      scale_o[r] = 1.0f;
+      continue;
+    }
+    begin = std::min(begin, slots.begin);
+    end = std::max(end, slots.end);
+    scale_o[r] = soften(masks[r], p[r], rows.max[row + r], rows.sum + int64_t{row + r} * 16);
+  }
+  if (begin >= end) return;
+
+  const int stride = shape.v_stride();
+  for (int g = 0; g < shape.groups; ++g) {
+    for (int r = 0; r < R; ++r) {
+      const float* weights = tile.equal_scales ? nullptr : tile.weight + g * kTile;
+      float s = tile.factor[g];
+      if (!tile.equal_scales && masks[r] != ~uint64_t{0} && seen[r]) {
+        s = partial_weights(shape.mla, tile.v_scale + g * kTile, masks[r], weight);
+        weights = weight;
+      }
+      round_p(math.round, p[r], weights, rounded[r]);
+      scale_v[r] = math.round == RoundP::e4m3 ? s * (1.0f / rule::kPScale) : s;
+    }
+    const int from = g * shape.group_dims;
+    const int to = std::min(from + shape.group_dims, shape.v_dims);
+    for (int d = from; d < to; d += kChunk) {
+      const float* v = tile.v + (d / kChunk) * kTile * kChunk;
+      float* value = rows.value + int64_t{row} * stride + d;
+      switch (std::min(4, (to - d + 15) / 16)) {
+        case 4:
+          add_values<R, 4>(rounded, v, begin, end, scale_o, scale_v, seen, value, stride);
+          break;
+        case 3:
+          add_values<R, 3>(rounded, v, begin, end, scale_o, scale_v, seen, value, stride);
+          break;
+        case 2:
+          add_values<R, 2>(rounded, v, begin, end, scale_o, scale_v, seen, value, stride);
+          break;
+        default:
+          add_values<R, 1>(rounded, v, begin, end, scale_o, scale_v, seen, value, stride);
+          break;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void attend_tile(const TileShape& shape, const Math& math, const Tile& tile, int64_t first,
+                 const Rows& rows, int begin, int end) {
+  // A V that is not finite must not meet even a P of zero: rows go one by one then, each over the
+  // slots that it sees itself.
+  const int step = tile.finite_v ? kRows : 1;
+  for (int row = begin; row < end; row += step) {
+    switch (std::min(step, end - row)) {
+      case 6:
+        attend<6>(shape, math, tile, first, rows, row);
+        break;
+      case 5:
+        attend<5>(shape, math, tile, first, rows, row);
+        break;
+      case 4:
+        attend<4>(shape, math, tile, first, rows, row);
+        break;
+      case 3:
+        attend<3>(shape, math, tile, first, rows, row);
+        break;
+      case 2:
+        attend<2>(shape, math, tile, first, rows, row);
+        break;
+      default:
+        attend<1>(shape, math, tile, first, rows, row);
+        break;
+    }
+  }
+}
+
+void clear_row(const TileShape& shape, float& max, float* sum, float* value) {
+  max = rule::kNoMax;
+  std::fill_n(sum, 16, 0.0f);
+  std::fill_n(value, shape.v_stride(), 0.0f);
+}
+
+OCTET_AVX512 void merge_row(const TileShape& shape, float& total_max, float* total_sum,
+                            float* total_value, float split_max, const float* split_sum,
+                            const float* split_value) {
+  if (split_max == rule::kNoMax) return;
+  const bool replace = total_max == rule::kNoMax;
+  const rule::MergeFactors factors = rule::merge_factors(total_max, split_max);
+  const __m512 a = _mm512_set1_ps(factors.total), b = _mm512_set1_ps(factors.split);
+  const auto merge = [&](float* total, const float* split, int count) OCTET_AVX512 {
+    for (int i = 0; i < count; i += 16) {
+      const __m512 s = _mm512_load_ps(split + i);
+      _mm512_store_ps(
+          total + i,
+          replace ? s : _mm512_fmadd_ps(s, b, _mm512_mul_ps(_mm512_load_ps(total + i), a)));
+    }
+  };
+  merge(total_sum, split_sum, 16);
+  merge(total_value, split_value, shape.v_stride());
+  total_max = replace ? split_max : factors.max;
+}
+
+OCTET_AVX512 float finish_row(const TileShape& shape, float max, const float* sum,
+                              const float* value, float* out_f32, uint16_t* out_bf16) {
+  const float total = simd::lane_sum(_mm512_load_ps(sum));
+  const bool empty = total == 0.0f;
+  const __m512 divisor = _mm512_set1_ps(total);
+  for (int d = 0; d < shape.v_dims; d += 16) {
+    const auto mask = static_cast<__mmask16>(simd::first_lanes(shape.v_dims - d, 16));
+    const __m512 x =
+        empty ? _mm512_setzero_ps() : _mm512_div_ps(_mm512_load_ps(value + d), divisor);
+    if (out_f32) _mm512_mask_storeu_ps(out_f32 + d, mask, x);
+    if (out_bf16) {
+      _mm512_mask_cvtepi32_storeu_epi16(out_bf16 + d, mask, simd::round_to_bf16(x));
+    }
+  }
+  if (empty) return -std::numeric_limits<float>::infinity();
+  return static_cast<float>(double{max} * 0.69314718055994530942 + exact::log(double{total}));
+}
+
+OCTET_AVX512 float load_query(const void* in, bool bf16, int dims, bool quantize, float* out) {
+  const __m512i magnitude = _mm512_set1_epi32(0x7FFFFFFF);
+  const __m512i infinity = _mm512_set1_epi32(0x7F800000);
+  __m512i absmax = _mm512_setzero_si512();
+  for (int d = 0; d < dims; d += 16) {
+    const auto mask = static_cast<__mmask16>(simd::first_lanes(dims - d, 16));
+    const __m512 x =
+        bf16
+            ? simd::widen_bf16(_mm256_maskz_loadu_epi16(mask, static_cast<const uint16_t*>(in) + d))
+            : _mm512_maskz_loadu_ps(mask, static_cast<const float*>(in) + d);
+    _mm512_storeu_ps(out + d, x);
+    const __m512i bits = _mm512_and_si512(_mm512_castps_si512(x), magnitude);
+    absmax = _mm512_mask_max_epu32(absmax, _mm512_cmplt_epu32_mask(bits, infinity), absmax, bits);
+  }
+  if (!quantize) return 1.0f;
+  const float largest = std::bit_cast<float>(_mm512_reduce_max_epu32(absmax));
+  const float scale = choose_scale(largest, rule::kQueryFormat);
+  const float inverse = inverse_scale(scale);
+  for (int d = 0; d < dims; ++d) {
+    out[d] = fp8_decode<Fp8::e4m3>(quantize_value<Fp8::e4m3>(out[d], inverse));
+  }
+  return scale;
+}
+
+#else
+void attend_tile(const TileShape&, const Math&, const Tile&, int64_t, const Rows&, int, int) {}
+void clear_row(const TileShape&, float&, float*, float*) {}
+void merge_row(const TileShape&, float&, float*, float*, float, const float*, const float*) {}
+float finish_row(const TileShape&, float, const float*, const float*, float*, uint16_t*) {
+  return 0.0f;
+}
+float load_query(const void*, bool, int, bool, float*) {
+  return 1.0f;
+}
+#endif
+
+}  // namespace octet::cpu::attention

@@ -1,0 +1,24 @@
+// MLA's two small products a head with the halves of kv_b, on AVX-512: see Backend::mla_absorb and
+// Backend::mla_expand.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "backends/cpu/kernels/kernel.h"
+
+namespace octet::cpu {
+
+// Why the two below cannot run on this processor with these types; nullopt if they can.
+std::optional<std::string> fast_mla_absorb_refuses(const Tensor& activation,
+                                                   const ops::Linear& kv_b, const CpuCaps& caps);
+
+// All sums are one FP32 chain of fused multiply-adds an output, in ascending order of the inner
+// dimension, over weights dequantized to FP32 (code times scale, rounded once) and activations as
+// they are: a row's bits depend on that row alone.
+void fast_mla_absorb(const KernelContext& context, const Tensor& q, const ops::Linear& kv_b,
+                     int64_t nope, const Tensor& out);
+void fast_mla_expand(const KernelContext& context, const Tensor& o_latent, const ops::Linear& kv_b,
+                     int64_t nope, const Tensor& out);
+
+}  // namespace octet::cpu
