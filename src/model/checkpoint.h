@@ -2,6 +2,7 @@
 // table.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -28,6 +29,11 @@ struct StoredTensor {
 // Error naming file, tensor, offset, expected and found.
 std::vector<StoredTensor> parse_safetensors(std::span<const std::byte> bytes,
                                             const std::string& where);
+
+// The "weight_map" of model.safetensors.index.json: tensor -> file. Throws Error unless every file
+// is a plain name, without path separators.
+std::map<std::string, std::string> parse_weight_map(std::string_view text,
+                                                    const std::string& where);
 
 // What a model's weights come from: a checkpoint, or random numbers at the same shapes.
 class WeightSource {
@@ -59,6 +65,9 @@ class Checkpoint : public WeightSource {
     Tensor tensor;
     size_t file;
   };
+  void add_shard(const std::filesystem::path& path,
+                 const std::vector<std::string>* wanted = nullptr);
+
   std::string directory_;
   std::vector<MappedFile> files_;
   std::map<std::string, Entry, std::less<>> tensors_;

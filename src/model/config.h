@@ -65,6 +65,7 @@ struct QuantConfig {
   LinearFormat format;               // of every linear that is not ignored
   std::vector<std::string> ignored;  // as written; matched by quant_schema's ignores()
   std::string scale_suffix;          // ".weight_scale_inv" or ".weight_scale"
+  std::vector<std::string> notes;    // what it says beside the format, for people
 };
 
 struct ModelConfig {

@@ -25,6 +25,11 @@ nlohmann::ordered_json write_quant_config(const LinearFormat& format,
 // blocks `modules_to_not_convert` if present, else what the stored dtypes say.
 bool ignores(const QuantConfig& config, std::string_view module);
 
+// Entries of the ignore list that match none of these modules. They may be typos, so a caller
+// should show them.
+std::vector<std::string> unmatched_ignores(const QuantConfig& config,
+                                           const std::vector<std::string>& modules);
+
 // Suffix of the scale tensor: ".weight_scale_inv" or ".weight_scale".
 std::string_view scale_suffix(const QuantConfig& config);
 
