@@ -1,0 +1,80 @@
+// octet VERB ...: finds the verb, runs it, and turns what it throws into an exit code.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "cli/output.h"
+#include "cli/verbs.h"
+
+namespace octet::cli {
+namespace {
+
+struct Verb {
+  std::string_view name, summary;
+  int (*run)(Args args);
+};
+
+constexpr Verb kVerbs[] = {
+    {"generate", "one completion, or a file of prompts", run_generate},
+};
+
+std::string help() {
+  std::string text =
+      "octet VERB ...: an FP8 inference engine for large language models.\n\nVerbs:\n";
+  for (const Verb& verb : kVerbs) text += fmt::format("  {:<12}{}\n", verb.name, verb.summary);
+  return text +
+         "\n`octet VERB --help` lists a verb's options; `octet --version` prints the version.\n"
+         "Exit codes: 0 done, 1 failed gate or run, 2 bad usage or bad input.\n";
+}
+
+std::string names() {
+  std::string text;
+  for (const Verb& verb : kVerbs) text += fmt::format("{}{}", text.empty() ? "" : ", ", verb.name);
+  return text;
+}
+
+int dispatch(std::vector<std::string> args) {
+  if (args.empty()) {
+    fmt::print(stderr, "{}", help());
+    return 2;
+  }
+  const std::string first = args.front();
+  if (first == "--help" || first == "-h" || first == "help") {
+    print(help());
+    return 0;
+  }
+  if (first == "--version") {
+    print("octet " OCTET_VERSION "\n");
+    return 0;
+  }
+  const auto* verb = std::ranges::find(kVerbs, std::string_view(first), &Verb::name);
+  if (verb == std::end(kVerbs)) {
+    throw Error({.what = "unknown verb", .value = first, .accepted = names(),
+                 .fix = "see octet --help"});
+  }
+  return verb->run(std::span(args).subspan(1));
+}
+
+}  // namespace
+}  // namespace octet::cli
+
+int main(int argc, char** argv) {
+  // A reader that goes away (`octet ... | head`) ends the process silently, whatever was inherited.
+  // A server has many readers, and `serve` ignores the signal instead.
+  std::signal(SIGPIPE, SIG_DFL);
+  try {
+    return octet::cli::dispatch({argv + 1, argv + argc});
+  } catch (const octet::Error& error) {
+    fmt::print(stderr, "octet: {}\n", error.what());
+    return 2;
+  } catch (const std::exception& fault) {
+    fmt::print(stderr, "octet: internal error: {}\n", fault.what());
+    return 1;
+  }
+}

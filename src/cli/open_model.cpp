@@ -1,0 +1,161 @@
+#include "cli/open_model.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "backends/cpu/cpu_backend.h"
+#include "base/log.h"
+#include "numerics/scheme.h"
+#if __has_include("model/random_weights.h")
+#include "model/random_weights.h"
+#endif
+
+namespace octet::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> scheme_names() {
+  std::vector<std::string> names{"none"};
+  for (const Scheme& scheme : schemes()) names.emplace_back(scheme.name);
+  return names;
+}
+
+// What --compute means where it is absent: the arithmetic that the weights were made for.
+model::Compute compute_of(const ModelOptions& options, const model::ModelConfig& config) {
+  if (!options.compute.empty()) return model::parse_compute(options.compute);
+  const bool asked = !options.scheme.empty() && options.scheme != "none";
+  return config.quant || asked ? model::Compute::fp8 : model::Compute::bf16;
+}
+
+model::LoadOptions load_options_of(const ModelOptions& options, const model::ModelConfig& config) {
+  model::LoadOptions load;
+  load.compute = compute_of(options, config);
+  if (config.quant && !options.scheme.empty()) {
+    throw Error({.what = "this checkpoint is FP8 already and brings its own formats",
+                 .where = "--scheme",
+                 .value = options.scheme,
+                 .fix = "leave --scheme out, or name the 16-bit checkpoint"});
+  }
+  if (options.scheme != "none") {
+    load.online = scheme_named(options.scheme.empty() ? "fp8_channel" : options.scheme).format;
+  }
+  if (!options.policy.empty()) load.policy = read_policy_file(options.policy);
+  load.fp8_attention = options.attention == "fp8";
+  return load;
+}
+
+std::shared_ptr<const model::WeightSource> open_source(const ModelOptions& options,
+                                                       const model::ModelConfig& config) {
+  if (!options.random_weights) {
+    if (!fs::is_directory(options.path)) {
+      throw Error({.what = "a model is a directory with its weights",
+                   .where = "MODEL",
+                   .value = options.path,
+                   .fix = "name the directory, or pass --random-weights to run the shape alone"});
+    }
+    return std::make_shared<model::Checkpoint>(options.path);
+  }
+#if __has_include("model/random_weights.h")
+  return std::make_shared<model::RandomWeights>(config, static_cast<uint64_t>(options.seed));
+#else
+  (void)config;
+  throw Error({.what = "this build has no random weights", .where = "--random-weights"});
+#endif
+}
+
+}  // namespace
+
+void add_backend_rows(OptionTable& table, BackendOptions& options) {
+  table.group("Device");
+  table.add("--device", &options.device, "where to compute", {.choices = {"cpu"}});
+  table.add("--threads", &options.threads, "CPU threads; 0 is one a physical core", {.least = 0});
+  table.add("--kernels", &options.kernels,
+            "the set of CPU kernels; exact is the bit-stable reference",
+            {.choices = {"auto", "exact", "portable", "avx2", "avx512"}});
+  table.add("--kernel", &options.pins, "pin one operation to a kernel: linear=NAME (repeatable)",
+            {.metavar = "OP=NAME"});
+}
+
+void add_model_rows(OptionTable& table, ModelOptions& options, const std::string& prefix) {
+  const auto flag = [&](std::string_view name) { return fmt::format("--{}{}", prefix, name); };
+  table.group(prefix.empty() ? "Model" : "Model of the baseline");
+  table.add(flag("random-weights"), &options.random_weights,
+            "make weights up: MODEL may then be a config.json alone");
+  table.add(flag("weights-seed"), &options.seed, "of random weights", {.least = 0});
+  table.add(flag("compute"), &options.compute,
+            "the arithmetic; by default fp8 for an FP8 checkpoint and bf16 for another",
+            {.choices = {"fp32", "bf16", "fp8"}});
+  table.add(flag("scheme"), &options.scheme,
+            "how --compute fp8 quantizes a 16-bit checkpoint at load; naming one implies fp8",
+            {.choices = scheme_names()});
+  table.add(flag("policy"), &options.policy, "precisions of single roles or modules (JSON)",
+            {.metavar = "FILE"});
+  table.add(flag("attention"), &options.attention, "arithmetic of attention under --compute fp8",
+            {.choices = {"fp8", "bf16"}});
+  table.add(flag("kv-cache-dtype"), &options.kv_cache_dtype,
+            "type of the KV cache; auto follows the arithmetic",
+            {.choices = {"auto", "fp32", "bf16", "fp8", "fp8_e4m3", "fp8_e5m2"}});
+  table.add(flag("kv-scale"), &options.kv_scale,
+            "unit leaves an FP8 latent unscaled, to measure what scales are worth",
+            {.choices = {"auto", "unit"}});
+  table.add(flag("max-model-len"), &options.max_model_len,
+            "longest sequence; 0 is what the model was made for", {.least = 0});
+}
+
+std::unique_ptr<ops::Backend> open_backend(const BackendOptions& options) {
+  cpu::CpuOptions cpu;
+  cpu.threads = options.threads;
+  cpu.kernels = options.kernels;
+  for (const std::string& pin : options.pins) {
+    const size_t equals = pin.find('=');
+    if (equals == pin.npos || equals == 0 || equals + 1 == pin.size()) {
+      throw Error({.what = "a kernel is pinned to an operation",
+                   .where = "--kernel",
+                   .value = pin,
+                   .accepted = "OP=NAME; `octet kernels MODEL` lists both"});
+    }
+    cpu.pins[pin.substr(0, equals)] = pin.substr(equals + 1);
+  }
+  return std::make_unique<cpu::CpuBackend>(cpu);
+}
+
+OpenModel::OpenModel(const ModelOptions& options)
+    : options_(options),
+      config_(model::read_config(options.path)),
+      source_(open_source(options, config_)),
+      load_(load_options_of(options, config_)),
+      kv_type_(model::parse_kv_type(options.kv_cache_dtype)) {
+  if (options.max_model_len > config_.max_positions) {
+    throw Error({.what = "the model was not made for such long sequences",
+                 .where = "--max-model-len",
+                 .value = fmt::format("{}", options.max_model_len),
+                 .accepted = fmt::format("at most {}", config_.max_positions)});
+  }
+  if (fs::is_regular_file(fs::path(options.path) / "tokenizer.json")) {
+    tokenizer_ = text::Tokenizer::load(options.path);
+  }
+}
+
+int64_t OpenModel::max_model_len() const {
+  return options_.max_model_len > 0 ? options_.max_model_len : config_.max_positions;
+}
+
+const text::Tokenizer& OpenModel::tokenizer() const {
+  if (!tokenizer_) {
+    throw Error({.what = "the model has no tokenizer, so it cannot read text",
+                 .where = options_.path,
+                 .value = "no tokenizer.json"});
+  }
+  return *tokenizer_;
+}
+
+const model::Model& OpenModel::load(ops::Backend& backend, int64_t max_tokens) {
+  load_.max_positions = max_tokens > 0 ? max_tokens : max_model_len();
+  model_ = model::load_model(config_, source_, backend, load_);
+  for (const std::string& notice : model_->notices()) log::info("{}", notice);
+  return *model_;
+}
+
+}  // namespace octet::cli

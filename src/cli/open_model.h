@@ -1,0 +1,79 @@
+// The options that say which model runs and how, shared by all verbs, and what opens it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/options.h"
+#include "model/model.h"
+#include "ops/backend.h"
+#include "text/tokenizer.h"
+
+namespace octet::cli {
+
+struct BackendOptions {
+  std::string device = "cpu";
+  int threads = 0;
+  std::string kernels = "auto";
+  std::vector<std::string> pins;  // "op=name"
+};
+
+struct ModelOptions {
+  std::string path;
+  bool random_weights = false;
+  int64_t seed = 0;           // of random weights
+  std::string compute;        // "" = what the checkpoint suggests
+  std::string scheme;         // "" = fp8_channel, if it is needed
+  std::string policy;         // a file
+  std::string attention = "fp8";
+  std::string kv_cache_dtype = "auto";
+  std::string kv_scale = "auto";
+  int64_t max_model_len = 0;  // 0 = the model's own limit
+};
+
+// The rows of the two structs. `prefix` ("baseline-") is put before each flag's name, for verbs
+// that open two models; the caller adds the positional MODEL or its like.
+void add_backend_rows(OptionTable& table, BackendOptions& options);
+void add_model_rows(OptionTable& table, ModelOptions& options, const std::string& prefix = "");
+
+std::unique_ptr<ops::Backend> open_backend(const BackendOptions& options);
+
+// A model in two steps, since how much memory it needs depends on text that its tokenizer cuts.
+class OpenModel {
+ public:
+  // Reads the configuration, maps the checkpoint, reads the tokenizer (if there is one). Throws
+  // Error.
+  explicit OpenModel(const ModelOptions& options);
+
+  // Binds the weights; positions are prepared for sequences of at most `max_tokens` (0 = the limit).
+  // Prints the model's notices to stderr.
+  const model::Model& load(ops::Backend& backend, int64_t max_tokens = 0);
+
+  const model::ModelConfig& config() const { return config_; }
+  const model::WeightSource& source() const { return *source_; }
+  const model::Model& model() const { return *model_; }
+  const model::LoadOptions& load_options() const { return load_; }
+  model::KvType kv_type() const { return kv_type_; }
+  bool unit_kv_scale() const { return options_.kv_scale == "unit"; }
+  // The longest sequence: --max-model-len, or what the model was made for.
+  int64_t max_model_len() const;
+
+  bool has_tokenizer() const { return tokenizer_.has_value(); }
+  // Error if the model has none.
+  const text::Tokenizer& tokenizer() const;
+  // Moves it out, for owners that outlive this.
+  std::optional<text::Tokenizer> take_tokenizer() { return std::move(tokenizer_); }
+
+ private:
+  ModelOptions options_;
+  model::ModelConfig config_;
+  std::shared_ptr<const model::WeightSource> source_;
+  model::LoadOptions load_;
+  model::KvType kv_type_;
+  std::optional<text::Tokenizer> tokenizer_;
+  std::unique_ptr<model::Model> model_;
+};
+
+}  // namespace octet::cli

@@ -1,0 +1,45 @@
+#include "cli/output.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "base/atomic_write.h"
+#include "base/error.h"
+
+namespace octet::cli {
+
+void print(std::string_view text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (!written || std::fflush(stdout) != 0) {
+    throw Error({.what = "cannot write the output", .where = "stdout", .value = strerror(errno)});
+  }
+}
+
+void add_json_row(OptionTable& table, std::string* target) {
+  table.add("--json", target, "write the result as JSON to this file; - is stdout",
+            {.metavar = "FILE"});
+}
+
+void write_json(const std::string& target, const OrderedJson& json) {
+  if (target.empty()) return;
+  const std::string text = dump_json(json, 1) + "\n";
+  if (target == "-") {
+    print(text);
+    return;
+  }
+  AtomicFile file(target, Overwrite::replace);
+  file.write(text);
+  file.commit();
+}
+
+std::string show_bytes(double bytes) {
+  if (bytes >= 1e9) return fmt::format("{:.2f} GB", bytes * 1e-9);
+  if (bytes >= 1e6) return fmt::format("{:.1f} MB", bytes * 1e-6);
+  if (bytes >= 1e3) return fmt::format("{:.1f} kB", bytes * 1e-3);
+  return fmt::format("{:.0f} B", bytes);
+}
+
+}  // namespace octet::cli

@@ -1,0 +1,15 @@
+// The verbs of the command line: one function and one file each, listed in main.cpp.
+#pragma once
+
+#include <span>
+#include <string>
+
+namespace octet::cli {
+
+// What follows the verb. Returns the exit code: 0 done, 1 a gate failed. Throws Error (exit 2) for
+// bad usage and bad input, Fault (exit 1) for what is our own failure.
+using Args = std::span<const std::string>;
+
+int run_generate(Args args);
+
+}  // namespace octet::cli
