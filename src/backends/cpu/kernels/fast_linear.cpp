@@ -79,42 +79,39 @@ void run_linear(const KernelContext& context, const Kernels& kernels, const Matr
   }
 }
 
-namespace {
-
-std::string wants(std::string_view needs, std::string_view has) {
-  return fmt::format("needs {}; {}", needs, has);
-}
-
-// What no fast kernel takes; exact rows do.
 std::optional<std::string> refuses_format(const ops::OpDesc& desc) {
   for (const auto& format : {desc.weight_format, desc.input_format}) {
     if (format && format->grid.cols != 0 && format->grid.cols != kCell) {
-      return wants("scales that cover 128 inputs or all", "this is " + to_string(*format));
+      return fmt::format("needs scales that cover 128 inputs or all; this is {}",
+                         to_string(*format));
     }
   }
   if (desc.input_format && desc.input_format->grid.rows > 1) {
-    return wants("input scales a token or a tensor", "this is " + to_string(*desc.input_format));
+    return fmt::format("needs input scales a token or a tensor; this is {}",
+                       to_string(*desc.input_format));
   }
   return std::nullopt;
 }
 
-std::optional<std::string> refuses_fma(const ops::OpDesc& desc, const CpuCaps& caps) {
-  if (!caps.avx512_bf16) return wants("AVX-512 with BF16 and VBMI", "this CPU lacks it");
+std::optional<std::string> refuses_avx512(const ops::OpDesc& desc, const CpuCaps& caps) {
+  if (!caps.avx512_bf16) return "needs AVX-512 with BF16 and VBMI";
   return refuses_format(desc);
 }
 
 // Bytes over the memory's rate, or FLOPs over the arithmetic's, whichever is longer.
-double estimate(const ops::OpDesc& desc, const CpuCaps& caps, double gflops, double gbytes) {
+double estimate_us(const ops::OpDesc& desc, const CpuCaps& caps, double gflops, double gbytes) {
   const double weight = desc.weight_format ? 1.0 : static_cast<double>(size_of(desc.weight));
-  const double bytes = weight * static_cast<double>(desc.n) * static_cast<double>(desc.k);
-  const double flops =
-      2.0 * static_cast<double>(desc.m) * static_cast<double>(desc.n) * static_cast<double>(desc.k);
-  return 1.0 + std::max(flops / (gflops * 1e3 * caps.threads),
-                        bytes / (std::min(gbytes * caps.threads, 200.0) * 1e3));
+  const double values = static_cast<double>(desc.n) * static_cast<double>(desc.k);
+  const double threads = std::max(1, caps.threads);
+  return 1.0 + std::max(2.0 * static_cast<double>(desc.m) * values / (gflops * 1e3 * threads),
+                        weight * values / (std::min(gbytes * threads, 200.0) * 1e3));
 }
+
 double estimate_fma(const ops::OpDesc& desc, const CpuCaps& caps) {
-  return estimate(desc, caps, 150, 12);
+  return estimate_us(desc, caps, 140, 12);
 }
+
+namespace {
 
 void launch_fma(const KernelContext& context, const ops::Activation& x, const ops::Linear& w,
                 const Tensor& out) {
@@ -122,7 +119,7 @@ void launch_fma(const KernelContext& context, const ops::Activation& x, const op
 }
 
 constexpr LinearRow rows[] = {
-    {"fast_avx512_fma", "k/16 fma", refuses_fma, estimate_fma, launch_fma},
+    {"fast_avx512_fma", "fma lanes k%64", refuses_avx512, estimate_fma, launch_fma},
 };
 
 }  // namespace

@@ -113,10 +113,16 @@ const Kernels& dpbf16_kernels();
 // Plain C++ on 8 lanes, with a clone for AVX2; the same bits from both.
 const Kernels& portable_kernels(const CpuCaps& caps);
 
+// Why no fast kernel takes a problem, and an estimate from rates of one thread; rows share both.
+std::optional<std::string> refuses_format(const ops::OpDesc& desc);
+std::optional<std::string> refuses_avx512(const ops::OpDesc& desc, const CpuCaps& caps);
+double estimate_us(const ops::OpDesc& desc, const CpuCaps& caps, double gflops, double gbytes);
+double estimate_fma(const ops::OpDesc& desc, const CpuCaps& caps);
+
 // Slots of the workspace.
 enum Slot : size_t { kPackedSlot, kScalesSlot, kThreadSlot, kMoeSlots };
 
-// out = x · Wᵀ (+ bias) on all threads. `index` selects rows of x (null: all in order).
+// out = x · Wᵀ (+ bias) on all threads.
 void run_linear(const KernelContext& context, const Kernels& kernels, const Matrix& x,
                 const Matrix& w, const Output& out);
 
