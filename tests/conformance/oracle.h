@@ -48,43 +48,51 @@ inline double silu(double x) {
   return x * sigmoid(x);
 }
 
-// One attention row: its scores over the positions [0, n), masked where they are below `begin`.
+// One attention row over the positions [begin, n) that it sees.
 struct RowResult {
-  Doubles value;      // normalized output
-  Doubles magnitude;  // sum p |v|, normalized
+  Doubles value;      // sum p v / sum p
+  Doubles magnitude;  // sum p |v| / sum p
+  Doubles spread;     // sqrt(sum p^2 v^2) / sum p: how independent relative errors of p add up
+  Doubles floor;      // sqrt(sum v^2) / sum p: how independent absolute errors of p add up
   double lse;
-  double entropy_weight;  // sqrt(sum p^2), normalized: how much P's independent errors average out
 };
 
-// v is [n, dim]. `factor` (absent: 1) multiplies p before rounding and is divided out again, as
-// [n, groups] for groups of dim / groups columns; `round` rounds what meets v.
+// v is [n, dim]. `round(p, t, d)` is what meets v[t, d]; p is relative to a power of two that is
+// not below the largest, so p <= 1.
 template <typename Round>
 RowResult attention_row(const Doubles& scores, int64_t begin, const Doubles& v, int64_t dim,
                         Round round) {
   const auto n = static_cast<int64_t>(scores.size());
   double most = -std::numeric_limits<double>::infinity();
   for (int64_t t = begin; t < n; ++t) most = std::max(most, scores[static_cast<size_t>(t)]);
-  // Relative to a whole power of two, so that rounding p to a float format is scale-free.
   const double base = std::ceil(most / std::log(2.0)) * std::log(2.0);
-  RowResult row{Doubles(static_cast<size_t>(dim)), Doubles(static_cast<size_t>(dim)), 0.0, 0.0};
-  double sum = 0.0, squares = 0.0;
+  const Doubles zeros(static_cast<size_t>(dim));
+  RowResult row{zeros, zeros, zeros, zeros, 0.0};
+  double sum = 0.0;
   for (int64_t t = begin; t < n; ++t) {
     const double p = std::exp(scores[static_cast<size_t>(t)] - base);
     sum += p;
-    squares += p * p;
     for (int64_t d = 0; d < dim; ++d) {
       const double value = v[static_cast<size_t>(t * dim + d)];
-      row.value[static_cast<size_t>(d)] += round(p, t, d) * value;
-      row.magnitude[static_cast<size_t>(d)] += p * std::abs(value);
+      const auto i = static_cast<size_t>(d);
+      row.value[i] += round(p, t, d) * value;
+      row.magnitude[i] += p * std::abs(value);
+      row.spread[i] += p * p * value * value;
+      row.floor[i] += value * value;
     }
   }
-  for (int64_t d = 0; d < dim; ++d) {
-    row.value[static_cast<size_t>(d)] /= sum;
-    row.magnitude[static_cast<size_t>(d)] /= sum;
+  for (size_t d = 0; d < row.value.size(); ++d) {
+    row.value[d] /= sum;
+    row.magnitude[d] /= sum;
+    row.spread[d] = std::sqrt(row.spread[d]) / sum;
+    row.floor[d] = std::sqrt(row.floor[d]) / sum;
   }
   row.lse = base + std::log(sum);
-  row.entropy_weight = std::sqrt(squares) / sum;
   return row;
+}
+
+inline double e4m3(double x) {
+  return double{fp8_decode<Fp8::e4m3>(fp8_encode<Fp8::e4m3>(static_cast<float>(x)))};
 }
 
 // The router of a mixture: chosen experts in order, and their weights.

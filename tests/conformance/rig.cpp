@@ -137,6 +137,11 @@ Tensor Rig::put(const Shape& shape, const std::vector<int32_t>& values) {
   return upload(host_tensor(values.data(), DType::i32, shape), false);
 }
 
+Tensor Rig::put_bytes(DType type, const Shape& shape, const std::vector<uint8_t>& bytes) {
+  EXPECT_EQ(static_cast<size_t>(shape.count()) * size_of(type), bytes.size());
+  return upload(host_tensor(bytes.data(), type, shape), false);
+}
+
 QuantTensor Rig::put(const HostQuant& quant, bool misalign) {
   const ScaleShape cells = scale_shape(quant.format.grid, quant.rows, quant.cols);
   return {

@@ -43,6 +43,7 @@ class Rig {
   Tensor put(DType type, const Shape& shape, const Floats& values, bool misalign = false);
   Tensor put(const Shape& shape, const std::vector<int32_t>& values);
   QuantTensor put(const HostQuant& quant, bool misalign = false);
+  Tensor put_bytes(DType type, const Shape& shape, const std::vector<uint8_t>& bytes);
   // Uninitialized results are NaN (or -1) in every type.
   Tensor make(DType type, const Shape& shape);
   QuantTensor make(const QuantFormat& format, int64_t rows, int64_t cols);
