@@ -1,0 +1,23 @@
+// POST /v1/completions: from a parsed request to its answer, streamed or whole.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+
+#include "server/http.h"
+#include "server/openai.h"
+
+namespace octet::server {
+
+struct CompletionContext {
+  engine::Engine& engine;
+  const text::Tokenizer& tokenizer;
+  const ServedModel& served;
+};
+
+// Encodes, submits every prompt (times n), and answers through `responder`. When the client goes
+// away, all of it is cancelled. Throws ApiError before anything was sent.
+boost::asio::awaitable<void> complete(const CompletionContext& context,
+                                      const CompletionRequest& request, const std::string& id,
+                                      Responder& responder);
+
+}  // namespace octet::server

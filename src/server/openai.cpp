@@ -1,0 +1,292 @@
+#include "server/openai.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+namespace octet::server {
+namespace {
+
+constexpr float kLogprobFloor = -9999.0f;  // JSON has no infinity; vLLM's value
+
+// Fields that are known here, or known to mean nothing here.
+constexpr std::array kKnown = {"model",
+                               "prompt",
+                               "max_tokens",
+                               "temperature",
+                               "top_p",
+                               "top_k",
+                               "min_p",
+                               "seed",
+                               "stop",
+                               "stop_token_ids",
+                               "include_stop_str_in_output",
+                               "skip_special_tokens",
+                               "add_special_tokens",
+                               "ignore_eos",
+                               "min_tokens",
+                               "stream",
+                               "stream_options",
+                               "logprobs",
+                               "n",
+                               "user",
+                               "cache_salt",
+                               "best_of",
+                               "echo",
+                               "suffix",
+                               "presence_penalty",
+                               "frequency_penalty",
+                               "repetition_penalty",
+                               "logit_bias"};
+
+[[noreturn]] void refuse(std::string_view field, std::string message) {
+  throw ApiError(400, std::move(message), "BadRequestError", std::string(field));
+}
+
+double number(const JsonView& body, std::string_view field, double fallback, double least,
+              double most, std::string_view accepted) {
+  const double value = body.get<double>(field, fallback);
+  if (value >= least && value <= most) return value;
+  refuse(field, fmt::format("{} must be {}, got {}", field, accepted, value));
+}
+
+int32_t integer(const JsonView& body, std::string_view field, int64_t fallback, int64_t least,
+                int64_t most = std::numeric_limits<int32_t>::max()) {
+  const int64_t value = body.get<int64_t>(field, fallback);
+  if (value >= least && value <= most) return static_cast<int32_t>(value);
+  refuse(field, fmt::format("{} must be from {} to {}, got {}", field, least, most, value));
+}
+
+std::vector<int32_t> token_ids(const Json& array, std::string_view field, int64_t vocab) {
+  std::vector<int32_t> ids;
+  ids.reserve(array.size());
+  for (const Json& id : array) {
+    if (!id.is_number_integer() || id < 0 || id >= vocab) {
+      refuse(field, fmt::format("{} holds {}, which is no token id of this model (0 to {})", field,
+                                dump_json(id).substr(0, 40), vocab - 1));
+    }
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
+// A string, an array of ids, or an array of either.
+std::vector<Prompt> parse_prompts(const Json& prompt, int64_t vocab) {
+  constexpr size_t most = 256;
+  const auto one = [&](const Json& value) -> Prompt {
+    if (value.is_string()) return value.get<std::string>();
+    if (value.is_array()) return token_ids(value, "prompt", vocab);
+    refuse("prompt", "prompt must be a string, an array of token ids, or an array of these");
+  };
+  if (!prompt.is_array() || (!prompt.empty() && prompt.front().is_number())) return {one(prompt)};
+  if (prompt.empty()) refuse("prompt", "prompt is an empty array: there is nothing to complete");
+  if (prompt.size() > most) {
+    refuse("prompt", fmt::format("prompt holds {} prompts; at most {} go into one request",
+                                 prompt.size(), most));
+  }
+  std::vector<Prompt> prompts;
+  for (const Json& value : prompt) prompts.push_back(one(value));
+  return prompts;
+}
+
+std::vector<std::string> parse_stop(const JsonView& body) {
+  if (!body.has("stop")) return {};
+  const Json& stop = body.json().at("stop");
+  std::vector<std::string> stops;
+  if (stop.is_string()) {
+    stops.push_back(stop.get<std::string>());
+  } else {
+    stops = body.get<std::vector<std::string>>("stop");
+  }
+  constexpr size_t most = 64;
+  if (stops.size() > most) refuse("stop", fmt::format("stop holds more than {} strings", most));
+  if (std::ranges::any_of(stops, &std::string::empty)) {
+    refuse("stop", "stop holds an empty string, which would end every answer at once");
+  }
+  return stops;
+}
+
+// What OpenAI's API has and this server does not, refused by name unless it is at its default.
+void refuse_unsupported(const JsonView& body, int32_t n) {
+  const auto must_be = [&](std::string_view field, double value) {
+    if (body.get<double>(field, value) == value) return;
+    refuse(field, fmt::format("{} is not supported; leave it out or set it to {}", field, value));
+  };
+  must_be("presence_penalty", 0);
+  must_be("frequency_penalty", 0);
+  must_be("repetition_penalty", 1);
+  if (body.has("suffix") && !body.get<std::string>("suffix").empty()) {
+    refuse("suffix", "suffix is not supported: these models complete at the end only");
+  }
+  if (body.get<bool>("echo", false)) refuse("echo", "echo is not supported");
+  if (body.has("best_of") && body.get<int64_t>("best_of") != n) {
+    refuse("best_of", "best_of is not supported; use n");
+  }
+  if (body.has("logit_bias") && !body.json().at("logit_bias").empty()) {
+    refuse("logit_bias", "logit_bias is not supported");
+  }
+}
+
+}  // namespace
+
+std::string error_json(const ApiError& error) {
+  OrderedJson object;
+  object["message"] = error.message;
+  object["type"] = error.type;
+  object["param"] = error.param ? OrderedJson(*error.param) : OrderedJson(nullptr);
+  object["code"] = error.status;
+  return dump_json(OrderedJson{{"error", object}});
+}
+
+ApiError to_api_error(const Error& error) {
+  const ErrorParts& parts = error.parts();
+  std::string message = parts.what;
+  if (!parts.where.empty()) message += " (" + parts.where + ")";
+  if (!parts.value.empty()) message += ": found " + parts.value;
+  if (!parts.accepted.empty()) message += "; accepted: " + parts.accepted;
+  if (!parts.fix.empty()) message += ". " + parts.fix;
+  return ApiError(400, message);
+}
+
+CompletionRequest parse_completion(const std::string& text, const ServedModel& served,
+                                   uint64_t default_seed) {
+  const Json json = parse_json(text, "request body");
+  const JsonView body(json, "request body");
+  CompletionRequest request;
+
+  const std::string model = body.get<std::string>("model", served.name);
+  if (model != served.name) {
+    throw ApiError(
+        404,
+        fmt::format("the model '{}' does not exist here; this server has '{}'", model, served.name),
+        "NotFoundError", "model");
+  }
+  if (!body.has("prompt")) refuse("prompt", "prompt is missing");
+  request.prompts = parse_prompts(json.at("prompt"), served.vocab);
+  request.n = integer(body, "n", 1, 1, 128);
+  refuse_unsupported(body, request.n);
+
+  engine::GenRequest& generation = request.generation;
+  generation.max_tokens = integer(body, "max_tokens", 16, 1);  // OpenAI's default
+  generation.min_tokens = integer(body, "min_tokens", 0, 0);
+  generation.ignore_eos = body.get<bool>("ignore_eos", false);
+  generation.salt = body.get<std::string>("cache_salt", "");
+  if (body.has("stop_token_ids")) {
+    generation.stop_ids = token_ids(json.at("stop_token_ids"), "stop_token_ids", served.vocab);
+  }
+  engine::Sampling& sampling = generation.sampling;
+  constexpr double huge = 1e6;
+  sampling.temperature =
+      static_cast<float>(number(body, "temperature", 1.0, 0.0, huge, "0 or more"));
+  sampling.top_p = static_cast<float>(
+      number(body, "top_p", 1.0, std::numeric_limits<float>::min(), 1.0, "above 0 and at most 1"));
+  sampling.min_p = static_cast<float>(number(body, "min_p", 0.0, 0.0, 1.0, "from 0 to 1"));
+  sampling.top_k = std::max(integer(body, "top_k", 0, -1), 0);
+  sampling.seed =
+      body.has("seed") ? static_cast<uint64_t>(body.get<int64_t>("seed")) : default_seed;
+  if (body.has("logprobs")) {
+    sampling.logprobs = integer(body, "logprobs", 0, 0, served.max_logprobs);
+  }
+
+  request.stop = parse_stop(body);
+  request.include_stop = body.get<bool>("include_stop_str_in_output", false);
+  request.skip_special = body.get<bool>("skip_special_tokens", true);
+  request.add_special = body.get<bool>("add_special_tokens", true);
+  request.stream = body.get<bool>("stream", false);
+  if (const auto options = body.find("stream_options")) {
+    if (!request.stream) refuse("stream_options", "stream_options needs stream: true");
+    request.include_usage = options->get<bool>("include_usage", false);
+  }
+  for (const auto& [key, value] : json.items()) {
+    if (std::ranges::find(kKnown, key) == kKnown.end()) request.unknown_fields.push_back(key);
+  }
+  return request;
+}
+
+void LogprobsBuilder::add(const text::Tokenizer& tokenizer, const engine::SampledToken& token,
+                          size_t offset) {
+  const auto text_of = [&](int32_t id) { return tokenizer.decode({&id, 1}, false); };
+  const auto finite = [](float value) { return std::max(value, kLogprobFloor); };
+  tokens.push_back(text_of(token.token));
+  token_logprobs.push_back(finite(token.logprob));
+  OrderedJson top = OrderedJson::object();
+  for (const engine::TopToken& best : token.top) top[text_of(best.token)] = finite(best.logprob);
+  top_logprobs.push_back(std::move(top));
+  text_offset.push_back(offset);
+}
+
+OrderedJson LogprobsBuilder::take() {
+  OrderedJson object;
+  object["text_offset"] = std::move(text_offset);
+  object["token_logprobs"] = std::move(token_logprobs);
+  object["tokens"] = std::move(tokens);
+  object["top_logprobs"] = std::move(top_logprobs);
+  *this = {};
+  return object;
+}
+
+OrderedJson usage_json(const Usage& usage) {
+  OrderedJson object;
+  object["prompt_tokens"] = usage.prompt_tokens;
+  object["total_tokens"] = usage.prompt_tokens + usage.completion_tokens;
+  object["completion_tokens"] = usage.completion_tokens;
+  object["prompt_tokens_details"] = {{"cached_tokens", usage.cached_tokens}};
+  return object;
+}
+
+std::string completion_json(const std::string& id, const ServedModel& served, int64_t created,
+                            const std::vector<Choice>& choices, const std::optional<Usage>& usage) {
+  OrderedJson object;
+  object["id"] = id;
+  object["object"] = "text_completion";
+  object["created"] = created;
+  object["model"] = served.name;
+  object["choices"] = OrderedJson::array();
+  for (const Choice& choice : choices) {
+    OrderedJson part;
+    part["index"] = choice.index;
+    part["text"] = choice.text;
+    part["logprobs"] = choice.logprobs;
+    part["finish_reason"] =
+        choice.finish_reason ? OrderedJson(*choice.finish_reason) : OrderedJson(nullptr);
+    part["stop_reason"] = choice.stop_reason.value_or(OrderedJson(nullptr));
+    object["choices"].push_back(std::move(part));
+  }
+  if (usage) object["usage"] = usage_json(*usage);
+  return dump_json(object);
+}
+
+std::string models_json(const ServedModel& served) {
+  OrderedJson card;
+  card["id"] = served.name;
+  card["object"] = "model";
+  card["created"] = served.created;
+  card["owned_by"] = "octet";
+  card["root"] = served.root;
+  card["parent"] = nullptr;
+  card["max_model_len"] = served.max_model_len;
+  card["permission"] = OrderedJson::array();
+  OrderedJson object;
+  object["object"] = "list";
+  object["data"] = OrderedJson::array({card});
+  return dump_json(object);
+}
+
+std::string_view finish_reason(sched::Finish finish) {
+  switch (finish) {
+    case sched::Finish::stop:
+      return "stop";
+    case sched::Finish::length:
+      return "length";
+    case sched::Finish::cancelled:
+      return "abort";
+    case sched::Finish::error:
+      return "error";
+  }
+  return "error";
+}
+
+}  // namespace octet::server

@@ -1,0 +1,95 @@
+// The OpenAI text-completion surface as pure functions: JSON in, plain structs, JSON out. Shapes
+// are those of OpenAI's API and of vLLM's server (docs: guides/api.md).
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/json.h"
+#include "engine/engine.h"
+#include "text/tokenizer.h"
+
+namespace octet::server {
+
+// A request that is answered with an error object.
+struct ApiError : std::exception {
+  int status = 400;
+  std::string message, type = "BadRequestError";
+  std::optional<std::string> param;
+
+  ApiError(int http_status, std::string text, std::string kind = "BadRequestError",
+           std::optional<std::string> field = std::nullopt)
+      : status(http_status),
+        message(std::move(text)),
+        type(std::move(kind)),
+        param(std::move(field)) {}
+  const char* what() const noexcept override { return message.c_str(); }
+};
+
+// {"error": {"message", "type", "param", "code"}}
+std::string error_json(const ApiError& error);
+
+// An Error of ours as a 400, on one line.
+ApiError to_api_error(const Error& error);
+
+// What the server serves, for the checks of a request.
+struct ServedModel {
+  std::string name, root;
+  int64_t created = 0;
+  int64_t max_model_len = 0;
+  int64_t vocab = 0;
+  int32_t max_logprobs = 20;
+};
+
+using Prompt = std::variant<std::string, std::vector<int32_t>>;
+
+struct CompletionRequest {
+  std::vector<Prompt> prompts;
+  int32_t n = 1;
+  engine::GenRequest generation;  // without prompt
+  std::vector<std::string> stop;
+  bool include_stop = false, skip_special = true, add_special = true;
+  bool stream = false, include_usage = false;
+  std::vector<std::string> unknown_fields;  // accepted, and logged
+};
+
+// Throws ApiError naming the field. `default_seed` is used where the request has none.
+CompletionRequest parse_completion(const std::string& body, const ServedModel& served,
+                                   uint64_t default_seed);
+
+// Log-probabilities of the tokens of one choice, in the shape of the completions API.
+struct LogprobsBuilder {
+  OrderedJson tokens = OrderedJson::array(), token_logprobs = OrderedJson::array(),
+              top_logprobs = OrderedJson::array(), text_offset = OrderedJson::array();
+  // `offset` is where the token's text begins in the choice, in bytes.
+  void add(const text::Tokenizer& tokenizer, const engine::SampledToken& token, size_t offset);
+  bool empty() const { return tokens.empty(); }
+  OrderedJson take();  // and starts anew
+};
+
+struct Usage {
+  int64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
+};
+OrderedJson usage_json(const Usage& usage);
+
+struct Choice {
+  int32_t index = 0;
+  std::string text;
+  OrderedJson logprobs;                      // null if none were asked for
+  std::optional<std::string> finish_reason;  // of the last part of a stream
+  std::optional<OrderedJson> stop_reason;    // the stop string or token id
+};
+
+// One `text_completion` object: a whole answer, or a chunk of a stream. `usage` if present.
+std::string completion_json(const std::string& id, const ServedModel& served, int64_t created,
+                            const std::vector<Choice>& choices, const std::optional<Usage>& usage);
+
+std::string models_json(const ServedModel& served);
+
+std::string_view finish_reason(sched::Finish finish);
+
+}  // namespace octet::server
