@@ -68,16 +68,13 @@ BlockId PrefixTree::insert(std::string_view salt, BlockId parent, std::span<cons
 }
 
 void PrefixTree::touch(BlockId block) {
+  Node& node = at(block);
   ++clock_;
-  for (BlockId id = block; id != kNoBlock;) {
-    Node& node = at(id);
-    if (node.children.empty()) {
-      leaves_.erase({node.last_use, id});
-      leaves_.emplace(clock_, id);
-    }
-    node.last_use = clock_;
-    id = node.parent;
+  if (node.children.empty()) {
+    leaves_.erase({node.last_use, block});
+    leaves_.emplace(clock_, block);
   }
+  node.last_use = clock_;
 }
 
 // Held leaves are skipped: there is at most one for each sequence that holds blocks.
@@ -91,6 +88,9 @@ bool PrefixTree::evict() {
     const Roots::iterator root = node.root;
     Children& siblings = children_of(root, parent);
     siblings.erase(node.edge);
+    if (parent != kNoBlock) {  // a use of the leaf was a use of its parent
+      at(parent).last_use = std::max(at(parent).last_use, node.last_use);
+    }
     if (siblings.empty()) {
       if (parent == kNoBlock) {
         roots_.erase(root);

@@ -40,7 +40,8 @@ class PrefixTree {
   BlockId insert(std::string_view salt, BlockId parent, std::span<const TokenId> tokens,
                  BlockId block);
 
-  // Marks the path from the root down to this node as used now.
+  // Marks the path from the root down to this node as used now. (Only the node is written: the
+  // others are no leaves, and learn of it when what is below them is evicted.)
   void touch(BlockId node);
 
   // Removes the least recently used leaf that nobody holds, and frees its block. False = none.

@@ -85,6 +85,21 @@ TEST_F(PrefixTreeTest, EvictsTheLeastRecentlyUsedLeafFirst) {
   tree.check();
 }
 
+TEST_F(PrefixTreeTest, AUseOfALeafIsAUseOfItsPath) {
+  const Blocks one = add({1, 2, 3, 4, 5, 6});
+  const Blocks two = add({7, 8});
+  tree.touch(one[2]);
+  const Blocks three = add({9, 9});
+  EXPECT_TRUE(tree.evict());
+  EXPECT_FALSE(pool.in_tree(two[0]));
+  for (int i = 2; i >= 0; --i) {  // the whole of one is older than three
+    EXPECT_TRUE(tree.evict());
+    EXPECT_FALSE(pool.in_tree(one[static_cast<size_t>(i)]));
+    tree.check();
+  }
+  EXPECT_TRUE(pool.in_tree(three[0]));
+}
+
 TEST_F(PrefixTreeTest, NeverEvictsHeldBlocks) {
   const Blocks one = add({1, 2});
   const Blocks two = add({3, 4});

@@ -228,7 +228,7 @@ TEST(Scheduler, TwoWhoComputeTheSamePromptEndUpWithOneCopy) {
   }
 }
 
-// pains C8: an abort in chunk 2 of 3 must not leave a block that was not computed in the tree.
+// An abort in chunk 2 of 3 must not leave a block that was not computed in the tree.
 TEST(Scheduler, AnAbortMidPromptLeavesOnlyComputedBlocks) {
   for (int32_t depth : {1, 2}) {
     Config c = small();
@@ -375,6 +375,8 @@ TEST(Scheduler, PreemptsTheYoungestAndItsOutputIsTheSame) {
       d.run();
       EXPECT_GT(d.scheduler.stats().preemptions, 0);
       d.check_outputs();
+      // What a restart finds of its own in the tree is not a saving of the caller's.
+      for (const auto& [id, outcome] : d.outcomes) EXPECT_EQ(outcome.cached_tokens, 0);
       // The oldest is never preempted: it never computes a token twice.
       int32_t next = 0;
       for (const StepPlan& plan : d.plans) {
@@ -402,7 +404,52 @@ TEST(Scheduler, CachedBlocksGoBeforeAnyoneIsPreempted) {
   d.check_outputs();
 }
 
-// pains C3: a sequence restarts only when its whole context fits.
+TEST(Scheduler, PreemptsNoMoreThanNeededWhileStepsAreInFlight) {
+  Config c = small();
+  c.num_blocks = 6;
+  c.launch_depth = 2;
+  c.enable_prefix_caching = false;
+  Driver d(c);
+  // Step s computes position prompt - 1 + s: the first grows at 1 and 5, the second at 2 and 6, the
+  // third at 4. The sixth block is taken at 4.
+  d.submit(request(1, ramp(0, 4), 12));
+  d.submit(request(2, ramp(1, 3), 12));
+  d.submit(request(3, ramp(2, 1), 12));
+  while (d.scheduler.stats().preemptions == 0) d.turn();
+  EXPECT_EQ(d.scheduler.stats().preemptions, 1);
+  EXPECT_EQ(d.scheduler.find(2)->phase, Phase::running);
+  EXPECT_EQ(d.scheduler.find(3)->phase, Phase::waiting);
+  d.run();
+  d.check_outputs();
+}
+
+TEST(Scheduler, EvictsWhatWasUsedLongestAgo) {
+  Driver d(small());
+  d.submit(request(1, ramp(0, 8), 4));  // its prompt enters the tree first, but it ends last
+  d.submit(request(2, ramp(1, 8), 1));
+  d.run();
+  EXPECT_EQ(d.scheduler.stats().blocks_cached, 4);
+  d.submit(request(3, ramp(2, 49), 1));  // 13 blocks of which 12 are free
+  d.run();
+  d.submit(request(4, ramp(0, 9), 1));
+  d.submit(request(5, ramp(1, 9), 1));
+  d.run();
+  EXPECT_EQ(d.outcomes.at(4).cached_tokens, 8);
+  EXPECT_EQ(d.outcomes.at(5).cached_tokens, 4);
+  d.check_outputs();
+}
+
+TEST(Scheduler, TheOutputOfACancelledRequestIsNotCached) {
+  Driver d(small());
+  d.submit(request(1, ramp(0, 4), 20));
+  for (int i = 0; i < 10; ++i) d.turn();
+  d.cancel(1);
+  EXPECT_EQ(d.scheduler.stats().blocks_cached, 1);
+  d.run();
+  d.check_outputs();
+}
+
+// A sequence restarts only when its whole context fits.
 TEST(Scheduler, StartsOnlyWhatFitsAsAWhole) {
   Config c = small();
   c.num_blocks = 8;
@@ -410,7 +457,7 @@ TEST(Scheduler, StartsOnlyWhatFitsAsAWhole) {
   c.enable_prefix_caching = false;
   Scheduler s(c);
   s.submit(request(1, ramp(0, 12), 8));  // 3 blocks, 5 in the end
-  s.submit(request(2, ramp(1, 20), 2));  // 5 blocks: would fit, but leaves the first no block
+  s.submit(request(2, ramp(1, 16), 2));  // 4 blocks: fit, but would leave the first no room to grow
   s.submit(request(3, ramp(2, 2), 2));   // small, but does not overtake
   for (int i = 0; i < 4; ++i) {
     const StepPlan plan = s.plan();
@@ -420,7 +467,7 @@ TEST(Scheduler, StartsOnlyWhatFitsAsAWhole) {
   }
 }
 
-// pains C1: what fits the pool exactly runs; one token more is refused.
+// What fits the pool exactly runs; one token more is refused.
 TEST(Scheduler, APoolFullIsUsedToTheLastToken) {
   for (int32_t depth : {1, 2}) {
     Config c = small();
@@ -479,7 +526,7 @@ TEST(Scheduler, TokensFromAChunkThatDoesNotSampleAreAFault) {
   EXPECT_THROW(s.apply(plan, result(plan, {{4}})), Fault);
 }
 
-// pains C4, C6: a tiny pool under load for ten thousand steps, everything checked after each.
+// A tiny pool under load for ten thousand steps, everything checked after each.
 TEST(Scheduler, TenThousandStepsInATinyPool) {
   for (int32_t depth : {1, 2}) {
     Config c = small();
