@@ -21,7 +21,9 @@ struct Verb {
 };
 
 constexpr Verb kVerbs[] = {
+    {"serve", "an OpenAI-compatible server", run_serve},
     {"generate", "one completion, or a file of prompts", run_generate},
+    {"eval", "perplexity, fidelity against a baseline, retrieval", run_eval},
 };
 
 std::string help() {

@@ -10,6 +10,8 @@ namespace octet::cli {
 // bad usage and bad input, Fault (exit 1) for what is our own failure.
 using Args = std::span<const std::string>;
 
+int run_serve(Args args);
 int run_generate(Args args);
+int run_eval(Args args);
 
 }  // namespace octet::cli

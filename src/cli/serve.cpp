@@ -1,0 +1,102 @@
+// octet serve: the OpenAI-compatible server over one model.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+
+#include "base/log.h"
+#include "cli/open_model.h"
+#include "cli/verbs.h"
+#include "engine/engine.h"
+#include "server/server.h"
+
+namespace octet::cli {
+namespace {
+
+struct ServeOptions {
+  ModelOptions model;
+  BackendOptions backend;
+  server::ServerOptions server;
+  engine::EngineOptions engine;
+  int64_t request_timeout_s = 30;
+  int64_t max_request_bytes = 32 << 20;
+};
+
+OptionTable table_of(ServeOptions& o) {
+  OptionTable table("octet serve", "Serve a model over an OpenAI-compatible API.");
+  table.positional("MODEL", &o.model.path, "model directory, or a config with --random-weights");
+  table.group("Network");
+  table.add("--host", &o.server.host, "address to listen on");
+  table.add("--port", &o.server.port, "port to listen on; 0 takes any free one",
+            {.least = 0, .most = 65535});
+  table.add("--served-model-name", &o.server.served_name,
+            "name of the model in the API; its directory's name if not given");
+  table.add("--api-key", &o.server.api_key, "key that clients must send to reach /v1");
+  table.add("--request-timeout", &o.request_timeout_s,
+            "seconds that a client may take to send a "
+            "request or to read a part of an answer",
+            {.least = 1, .most = 3600});
+  table.add("--max-request-bytes", &o.max_request_bytes, "largest request body", {.least = 1024});
+  table.add("--health-timeout", &o.server.health_timeout_s,
+            "seconds without a finished step, with work pending, after which /health fails",
+            {.least = 1});
+  table.group("Scheduling");
+  table.add("--max-num-seqs", &o.engine.max_num_seqs, "most sequences of one step",
+            {.least = 1, .most = 4096});
+  table.add("--max-num-batched-tokens", &o.engine.max_num_batched_tokens, "most tokens of one step",
+            {.least = 1, .most = 1 << 20});
+  table.add("--max-queued-requests", &o.engine.max_queued_requests,
+            "requests that may wait; more are answered with 503", {.least = 1, .most = 1 << 20});
+  table.add("--enable-prefix-caching", &o.engine.enable_prefix_caching,
+            "share the work of equal prefixes");
+  table.add("--kv-cache-memory", &o.engine.kv_cache_bytes,
+            "bytes of the KV cache; 0 sizes it for --max-num-seqs full sequences", {.least = 0});
+  table.add("--block-size", &o.engine.block_tokens, "tokens of one block of the KV cache",
+            {.least = 1, .most = 1024});
+  add_model_rows(table, o.model);
+  add_backend_rows(table, o.backend);
+  return table;
+}
+
+// "models/octet-demo-fp8/" -> "octet-demo-fp8".
+std::string directory_name(const std::string& path) {
+  const std::filesystem::path absolute = std::filesystem::weakly_canonical(path);
+  return absolute.filename().string();
+}
+
+}  // namespace
+
+int run_serve(Args args) {
+  ServeOptions o;
+  OptionTable table = table_of(o);
+  if (table.parse(args) == OptionTable::Outcome::done) {
+    fmt::print("{}", table.output());
+    return 0;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  std::signal(SIGPIPE, SIG_IGN);  // a client that goes away ends its stream, not the server
+
+  OpenModel open(o.model);
+  const text::Tokenizer& tokenizer = open.tokenizer();
+  const std::unique_ptr<ops::Backend> backend = open_backend(o.backend);
+  const model::Model& model = open.load(*backend, open.max_model_len());
+  o.engine.max_model_len = open.max_model_len();
+  o.engine.kv_type = open.kv_type();
+  if (o.server.served_name.empty()) o.server.served_name = directory_name(o.model.path);
+  o.server.root = o.model.path;
+  o.server.limits.read_timeout = std::chrono::seconds(o.request_timeout_s);
+  o.server.limits.write_timeout = std::chrono::seconds(o.request_timeout_s);
+  o.server.limits.body_bytes = static_cast<size_t>(o.max_request_bytes);
+
+  engine::Engine engine(model, *backend, o.engine);
+  log::info("{} on {}, memory:\n{}", o.server.served_name, backend->info().name,
+            engine::to_string(engine.ledger()));
+  return server::serve(o.server, engine, tokenizer, [&](int port) {
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    log::info("serving http://{}:{}/v1/completions after {:.2f} s", o.server.host, port,
+              took.count());
+  });
+}
+
+}  // namespace octet::cli
