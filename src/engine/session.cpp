@@ -62,7 +62,7 @@ std::span<const int32_t> Session::blocks(int64_t sequence) const {
 Tensor Session::run(std::span<const SequenceTokens> parts) {
   const Arena::Scope scratch(arena_);
   const ops::Batch& batch = batch_.build(backend_, parts);
-  Tensor logits = model_.forward({backend_, arena_, kv_, batch});
+  Tensor logits = model_.forward({backend_, arena_, kv_, batch}, observer_);
   if (logits && host_logits_.data()) {
     const Tensor host = host_logits_.tensor(DType::f32, logits.shape);
     backend_.copy(logits, host);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/batch_memory.h"
@@ -43,6 +44,9 @@ class Session {
   // call.
   Tensor decode(std::span<const int32_t> tokens);
 
+  // From now on told what enters every layer; an empty one ends that.
+  void observe(model::LayerObserver observer) { observer_ = std::move(observer); }
+
   const model::KvStore& kv() const { return kv_; }
   size_t arena_bytes() const { return arena_bytes_; }
 
@@ -62,6 +66,7 @@ class Session {
   Buffer host_logits_;  // on devices that the host cannot read
   std::vector<int32_t> block_ids_;
   std::vector<int64_t> lengths_;
+  model::LayerObserver observer_;
 };
 
 }  // namespace octet::engine

@@ -242,18 +242,27 @@ void Binder::bind_stored_fp8(ops::Linear& linear, const Tensor& codes) {
   }
 }
 
-void Binder::quantize_online(ops::Linear& linear, const Tensor& stored, const QuantFormat& format) {
+QuantizedWeight quantize_weight(const Tensor& stored, const QuantFormat& format) {
   const std::vector<float> values = to_float(stored);
+  QuantizedWeight weight;
+  weight.codes.resize(values.size());
+  weight.scales.resize(
+      static_cast<size_t>(scale_shape(format.grid, stored.rows(), stored.cols()).count()));
+  weight.stats =
+      quantize(values, stored.rows(), stored.cols(), format, weight.codes, weight.scales);
+  return weight;
+}
+
+void Binder::quantize_online(ops::Linear& linear, const Tensor& stored, const QuantFormat& format) {
+  QuantizedWeight weight = quantize_weight(stored, format);
   const ScaleShape cells = scale_shape(format.grid, linear.out, linear.in);
-  std::vector<uint8_t> codes(values.size());
-  std::vector<float> scales(static_cast<size_t>(cells.count()));
-  quantize(values, linear.out, linear.in, format, codes, scales);
   linear.quant.format = format;
   linear.quant.codes = own(dtype_of(format.fp8), {linear.out, linear.in}, "weights");
   linear.quant.scales = own(DType::f32, {cells.rows, cells.cols}, "weight scales");
-  backend_.copy(Tensor(codes.data(), dtype_of(format.fp8), {linear.out, linear.in}),
+  backend_.copy(Tensor(weight.codes.data(), dtype_of(format.fp8), {linear.out, linear.in}),
                 linear.quant.codes);
-  backend_.copy(Tensor(scales.data(), DType::f32, {cells.rows, cells.cols}), linear.quant.scales);
+  backend_.copy(Tensor(weight.scales.data(), DType::f32, {cells.rows, cells.cols}),
+                linear.quant.scales);
   backend_.sync();
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/model.h"
+#include "numerics/quantize.h"
 
 namespace octet::model {
 
@@ -66,6 +67,15 @@ class Binder {
 
 // The policy in force: --policy rows, then the checkpoint's own, then the defaults.
 Policy effective_policy(const ModelConfig& config, const LoadOptions& options);
+
+// A 16- or 32-bit weight [out, in] in `format`. Loading with --scheme and `octet quantize` both call
+// this, so that they give the same bytes.
+struct QuantizedWeight {
+  std::vector<uint8_t> codes;
+  std::vector<float> scales;
+  QuantStats stats;
+};
+QuantizedWeight quantize_weight(const Tensor& stored, const QuantFormat& format);
 
 // `count` elements of any float type, at any alignment, as FP32.
 std::vector<float> to_float(const Tensor& tensor);

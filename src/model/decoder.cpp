@@ -51,7 +51,7 @@ std::vector<LinearUse> Decoder::linears() const {
   return uses;
 }
 
-Tensor Decoder::forward(const Exec& exec) const {
+Tensor Decoder::forward(const Exec& exec, const LayerObserver& observer) const {
   auto& [ops, arena, kv, batch] = exec;
   ops::AttentionSpec attention;
   attention.scale = weights_.attention_scale;
@@ -62,6 +62,11 @@ Tensor Decoder::forward(const Exec& exec) const {
   const Tensor residual = arena.take(activation_, {batch.rows, config_.hidden});
   const Tensor delta = arena.take(activation_, {batch.rows, config_.hidden});
   ops.embed(weights_.embedding, batch.tokens, residual);
+  const auto observe = [&](size_t layer) {
+    if (!observer) return;
+    exec.ops.sync();
+    observer(static_cast<int64_t>(layer), residual);
+  };
 
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
     const DecoderLayer& layer = weights_.layers[i];
@@ -73,6 +78,7 @@ Tensor Decoder::forward(const Exec& exec) const {
     } else {
       ops.add_rms_norm(residual, delta, layer.attention_norm, attention_input);
     }
+    observe(i);
     run_attention(context, layer.attention, static_cast<int64_t>(i), attention_input, delta);
 
     const ops::Activation ffn_input =
@@ -84,6 +90,7 @@ Tensor Decoder::forward(const Exec& exec) const {
 
   // Only the rows whose logits are wanted go through the last norm and the head.
   ops.add(residual, delta, residual);
+  observe(weights_.layers.size());
   const int64_t wanted = batch.logits_rows.count();
   const Tensor logits = arena.take(DType::f32, {wanted, config_.vocab});
   const Arena::Scope scratch(arena);

@@ -36,7 +36,8 @@ class Decoder final : public Model {
   const std::vector<PolicyRow>& precisions() const override { return precisions_; }
   const std::vector<std::string>& notices() const override { return weights_.notices; }
   int64_t owned_bytes() const override { return memory_.bytes(); }
-  Tensor forward(const Exec& exec) const override;
+  using Model::forward;
+  Tensor forward(const Exec& exec, const LayerObserver& observer) const override;
 
  private:
   ModelConfig config_;

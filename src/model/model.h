@@ -41,6 +41,11 @@ struct Exec {
   const ops::Batch& batch;
 };
 
+// Told the residual stream [rows, hidden] that enters each layer, and with layer = config().layers
+// what enters the final norm (in steps that want logits). The device has finished when it is called.
+// For measurements and tests: an ordinary step has none.
+using LayerObserver = std::function<void(int64_t layer, const Tensor& residual)>;
+
 // A linear of the model and how often a token uses it: for ledgers and reports.
 struct LinearUse {
   const ops::Linear* linear = nullptr;
@@ -65,7 +70,8 @@ class Model {
 
   // Enqueues one step and returns its logits, f32 [batch.logits_rows, vocab], in exec.arena: valid
   // until the caller rewinds it. Absent if batch.logits_rows is empty.
-  virtual Tensor forward(const Exec& exec) const = 0;
+  virtual Tensor forward(const Exec& exec, const LayerObserver& observer) const = 0;
+  Tensor forward(const Exec& exec) const { return forward(exec, {}); }
 
   // Weight bytes that decoding one token reads, scales included, head included.
   double bytes_per_token() const;
