@@ -289,7 +289,7 @@ OrderedJson write_args(const QuantFormat& format, bool dynamic, bool input) {
   } else if (input && rows == 1) {
     args["strategy"] = "group";
     args["group_size"] = cols;
-  } else if (!input && rows > 0 && cols > 0) {
+  } else if (!input && rows > 1 && cols > 1) {
     args["strategy"] = "block";
     args["block_structure"] = {rows, cols};
   } else {

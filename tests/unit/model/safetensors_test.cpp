@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 
 #include "model/checkpoint.h"
 #include "unit/model/support.h"
@@ -206,21 +206,20 @@ TEST(Safetensors, TruncatedFileIsNamedWithBothSizes) {
 }
 
 TEST(Safetensors, HeaderOfAVeryLargeModelIsFast) {
-  // DeepSeek-V3 has about 90,000 tensors.
+  // DeepSeek-V3 has about 90,000 tensors, and a header of 10 MB if they lie in one file.
   std::string header = "{";
   for (int i = 0; i < 90'000; ++i) {
-    header +=
-        fmt::format(R"({}"model.layers.{}.mlp.experts.{}.down_proj.weight_scale_inv.{}":)"
-                    R"({{"dtype":"F32","shape":[16,56],"data_offsets":[{},{}]}})",
-                    i ? "," : "", i / 1500, i % 256, i, i * int64_t{3584}, (i + 1) * int64_t{3584});
+    header += fmt::format(R"({}"model.layers.{}.mlp.experts.{}.down_proj.weight_scale_inv.{}":)"
+                          R"({{"dtype":"F32","shape":[1,1],"data_offsets":[{},{}]}})",
+                          i ? "," : "", i / 1500, i % 256, i, i * 4, i * 4 + 4);
   }
   header += "}";
-  const std::string file = safetensors_file(header, std::string(90'000 * size_t{3584}, '\0'));
-  const auto start = std::chrono::steady_clock::now();
+  const std::string file = safetensors_file(header, std::string(90'000 * size_t{4}, '\0'));
+  const std::clock_t start = std::clock();  // of this process: neighbours do not count
   EXPECT_EQ(parse(file).size(), 90'000u);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  RecordProperty("milliseconds", static_cast<int>(seconds.count() * 1000));
-  EXPECT_LT(seconds.count(), 5.0);  // 0.1 s on an idle machine; sanitizers and neighbours slow it
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  RecordProperty("milliseconds", static_cast<int>(seconds * 1000));
+  EXPECT_LT(seconds, 2.0);  // 0.1 as built for use; sanitizers take longer
 }
 
 }  // namespace

@@ -1,0 +1,258 @@
+// What the loader says of checkpoints that are wrong. Each case takes a good tiny checkpoint,
+// damages one thing, and wants the tensor, its file, what was expected and what was found.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "model/model.h"
+#include "model/quant_schema.h"
+#include "model/random_weights.h"
+#include "unit/model/host_backend.h"
+#include "unit/model/support.h"
+
+namespace octet::model {
+namespace {
+
+using test::error_of;
+using test::HostBackend;
+using test::TempDir;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+constexpr const char* kLlama = R"({
+  "architectures": ["LlamaForCausalLM"], "hidden_size": 160, "intermediate_size": 96,
+  "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+  "vocab_size": 50, "max_position_embeddings": 64, "rope_theta": 10000.0})";
+
+constexpr const char* kDeepseek = R"({
+  "architectures": ["DeepseekV3ForCausalLM"], "hidden_size": 64, "intermediate_size": 96,
+  "moe_intermediate_size": 32, "vocab_size": 50, "num_hidden_layers": 2, "num_attention_heads": 2,
+  "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 1,
+  "topk_group": 1, "norm_topk_prob": true, "routed_scaling_factor": 2.5,
+  "first_k_dense_replace": 1, "q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 16,
+  "qk_rope_head_dim": 8, "v_head_dim": 12, "max_position_embeddings": 64, "rope_theta": 10000})";
+
+constexpr const char* kQ = "model.layers.0.self_attn.q_proj";
+
+// A checkpoint in memory that can be changed before it is written and loaded.
+struct Tiny {
+  Json config;
+  std::map<std::string, Tensor> tensors;
+  std::shared_ptr<RandomWeights> memory;
+
+  // Random weights of `text`'s shape in `scheme`'s format ("" = 16-bit).
+  explicit Tiny(const char* text, const std::string& scheme = "") : config(Json::parse(text)) {
+    ModelConfig model = parse_config(text, "tiny");
+    if (!scheme.empty()) {
+      const LinearFormat format = scheme_named(scheme).format;
+      model = with_scheme(model, format);
+      config["quantization_config"] =
+          Json::parse(write_quant_config(format, model.quant->ignored).dump());
+    }
+    memory = std::make_shared<RandomWeights>(model);
+    HostBackend backend;
+    load_model(model, memory, backend, {});
+    for (const std::string& name : memory->names()) tensors[name] = *memory->find(name, {});
+  }
+
+  void retype(const std::string& name, DType type, Shape shape) {
+    tensors.at(name) = Tensor(tensors.at(name).data, type, shape);
+  }
+
+  void write(const TempDir& dir) const {
+    dir.file("config.json", config.dump());
+    std::vector<PendingTensor> pending;
+    for (const auto& [name, tensor] : tensors) {
+      pending.push_back({name, tensor.type, tensor.shape, [tensor = tensor] {
+                           const auto* data = static_cast<const std::byte*>(tensor.data);
+                           return std::vector<std::byte>(data, data + tensor.bytes());
+                         }});
+    }
+    write_checkpoint(dir.path().string(), pending, int64_t{1} << 30);
+  }
+};
+
+std::unique_ptr<Model> load(const TempDir& dir, HostBackend& backend, LoadOptions options = {}) {
+  const ModelConfig config = read_config(dir.path().string());
+  return load_model(config, std::make_shared<Checkpoint>(dir.path().string()), backend, options);
+}
+
+// The message of loading `tiny`, which must name the file.
+std::string fault_of(const Tiny& tiny) {
+  const TempDir dir;
+  tiny.write(dir);
+  HostBackend backend;
+  return error_of([&] { load(dir, backend); });
+}
+
+class EveryScheme : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Binder, EveryScheme, testing::Values("fp8_block", "fp8_channel"));
+
+TEST_P(EveryScheme, LoadsWhatTheWriterWrote) {
+  for (const char* text : {kLlama, kDeepseek}) {
+    const Tiny tiny(text, GetParam());
+    const TempDir dir;
+    tiny.write(dir);
+    HostBackend backend;
+    const auto model = load(dir, backend);
+    int quantized = 0;
+    for (const LinearUse& use : model->linears()) {
+      const ops::Linear& linear = *use.linear;
+      SCOPED_TRACE(linear.name);
+      const Tensor& stored = tiny.tensors.at(linear.name + ".weight");
+      if (!is_quantizable(linear.role)) {
+        EXPECT_TRUE(linear.plain);
+        continue;
+      }
+      ++quantized;
+      ASSERT_TRUE(linear.quant);
+      EXPECT_EQ(linear.quant.format, *scheme_named(GetParam()).format.weight);
+      EXPECT_EQ(
+          std::memcmp(linear.quant.codes.data, stored.data, static_cast<size_t>(stored.bytes())),
+          0);
+      const auto suffix = std::string(scale_suffix(*model->config().quant));
+      const Tensor& scales = tiny.tensors.at(linear.name + ".weight" + suffix.substr(7));
+      EXPECT_EQ(
+          std::memcmp(linear.quant.scales.data, scales.data, static_cast<size_t>(scales.bytes())),
+          0);
+      EXPECT_EQ(linear.input.has_value(), linear.role != Role::attn_latent);
+    }
+    EXPECT_GT(quantized, 10);
+  }
+}
+
+TEST_P(EveryScheme, ScaleOfTheWrongShape) {
+  Tiny tiny(kLlama, GetParam());
+  const std::string name =
+      kQ + std::string(scale_suffix(*parse_config(tiny.config.dump(), "t").quant));
+  tiny.retype(name, DType::f32, {1, 1});
+  EXPECT_THAT(
+      fault_of(tiny),
+      AllOf(HasSubstr("wrong shape"), HasSubstr("'" + name + "'"), HasSubstr("model.safetensors"),
+            HasSubstr("found:    [1, 1]"), HasSubstr("of a [128, 160] weight"),
+            HasSubstr(std::string(GetParam()) == "fp8_block" ? "[1, 2]" : "[128, 1]")));
+}
+
+TEST_P(EveryScheme, WeightWithoutScale) {
+  Tiny tiny(kLlama, GetParam());
+  const std::string name =
+      kQ + std::string(scale_suffix(*parse_config(tiny.config.dump(), "t").quant));
+  tiny.tensors.erase(name);
+  EXPECT_THAT(fault_of(tiny),
+              AllOf(HasSubstr("no scale"), HasSubstr("q_proj.weight'"),
+                    HasSubstr("model.safetensors"), HasSubstr("no tensor '" + name + "'")));
+}
+
+TEST_P(EveryScheme, IgnoredModuleInFp8) {
+  Tiny tiny(kLlama, GetParam());
+  const char* key = std::string(GetParam()) == "fp8_block" ? "modules_to_not_convert" : "ignore";
+  tiny.config["quantization_config"][key].push_back(kQ);
+  EXPECT_THAT(fault_of(tiny),
+              AllOf(HasSubstr("on the ignore list is stored in FP8"), HasSubstr("q_proj.weight'"),
+                    HasSubstr("model.safetensors"), HasSubstr("found:    F8_E4M3"),
+                    HasSubstr("accepted: BF16, F16 or F32")));
+}
+
+TEST(Binder, SixteenBitModuleThatIsNotIgnored) {
+  // compressed-tensors names every exception...
+  Tiny tiny(kLlama, "fp8_channel");
+  std::vector<uint16_t> plain(128 * 160);
+  tiny.tensors[kQ + std::string(".weight")] = Tensor(plain.data(), DType::bf16, {128, 160});
+  EXPECT_THAT(fault_of(tiny),
+              AllOf(HasSubstr("not on the ignore list"), HasSubstr("q_proj.weight'"),
+                    HasSubstr("found:    BF16"), HasSubstr("F8_E4M3"), HasSubstr("ignore list")));
+  tiny.config["quantization_config"]["ignore"].push_back(kQ);
+  EXPECT_EQ(fault_of(tiny), "no error");
+  // ... DeepSeek's schema leaves it to the stored types.
+  Tiny deepseek(kLlama, "fp8_block");
+  deepseek.tensors[kQ + std::string(".weight")] = Tensor(plain.data(), DType::bf16, {128, 160});
+  EXPECT_EQ(fault_of(deepseek), "no error");
+}
+
+TEST(Binder, Fp8WithoutQuantizationConfig) {
+  Tiny tiny(kLlama, "fp8_block");
+  tiny.config.erase("quantization_config");
+  EXPECT_THAT(fault_of(tiny), AllOf(HasSubstr("without a quantization_config"),
+                                    HasSubstr("q_proj.weight'"), HasSubstr("F8_E4M3")));
+}
+
+TEST(Binder, MissingAndMisshapenTensors) {
+  Tiny tiny(kLlama);
+  tiny.tensors.erase("model.layers.1.mlp.down_proj.weight");
+  EXPECT_THAT(fault_of(tiny),
+              AllOf(HasSubstr("lacks a tensor"), HasSubstr("'model.layers.1.mlp.down_proj.weight'"),
+                    HasSubstr("LlamaForCausalLM"), HasSubstr("[160, 96]")));
+  tiny = Tiny(kLlama);
+  tiny.retype("model.norm.weight", DType::bf16, {159});
+  EXPECT_THAT(fault_of(tiny), AllOf(HasSubstr("'model.norm.weight' in"), HasSubstr("[159]"),
+                                    HasSubstr("accepted: [160]")));
+  tiny = Tiny(kLlama);
+  tiny.retype("lm_head.weight", DType::i16, {50, 160});
+  EXPECT_THAT(fault_of(tiny),
+              AllOf(HasSubstr("'lm_head.weight' in"), HasSubstr("I16"), HasSubstr("BF16")));
+  tiny = Tiny(kLlama);
+  tiny.retype(kQ + std::string(".weight"), DType::i16, {128, 160});
+  EXPECT_THAT(fault_of(tiny), AllOf(HasSubstr("q_proj.weight'"), HasSubstr("I16")));
+}
+
+TEST(Binder, ScalesMustBePositiveNumbers) {
+  for (const float bad : {0.0f, -1.0f, std::numeric_limits<float>::infinity(),
+                          std::numeric_limits<float>::quiet_NaN()}) {
+    Tiny tiny(kLlama, "fp8_block");
+    tiny.tensors.at(kQ + std::string(".weight_scale_inv")).as<float>()[1] = bad;
+    EXPECT_THAT(fault_of(tiny),
+                AllOf(HasSubstr("not a positive number"), HasSubstr("q_proj.weight_scale_inv'"),
+                      HasSubstr("element 1")));
+  }
+}
+
+TEST(Binder, ScalesOfOtherTypesAndShapesThatMeanTheSame) {
+  // llm-compressor writes BF16 scales; some write [out] for [out, 1].
+  Tiny tiny(kLlama, "fp8_channel");
+  std::vector<uint16_t> ones(128, 0x3F80);
+  tiny.tensors.at(kQ + std::string(".weight_scale")) = Tensor(ones.data(), DType::bf16, {128});
+  const TempDir dir;
+  tiny.write(dir);
+  HostBackend backend;
+  const auto model = load(dir, backend);
+  const ops::Linear& q = *model->linears()[0].linear;
+  ASSERT_EQ(q.name, kQ);
+  EXPECT_EQ(q.quant.scales.type, DType::f32);
+  EXPECT_EQ(q.quant.scales.shape, (Shape{128, 1}));
+  EXPECT_EQ(q.quant.scales.as<float>()[127], 1.0f);
+}
+
+TEST(Binder, RouterInFp8IsRefused) {
+  Tiny tiny(kDeepseek, "fp8_channel");
+  const std::string gate = "model.layers.1.mlp.gate.weight";
+  tiny.retype(gate, DType::e4m3, {4, 64});
+  EXPECT_THAT(fault_of(tiny), AllOf(HasSubstr("ignore list"), HasSubstr("'" + gate + "'")));
+}
+
+TEST(Binder, OnlineQuantizationOfSixteenBitWeights) {
+  const Tiny tiny(kDeepseek);
+  const TempDir dir;
+  tiny.write(dir);
+  HostBackend backend;
+  LoadOptions options;
+  options.online = scheme_named("fp8_block").format;
+  const auto model = load(dir, backend, options);
+  for (const LinearUse& use : model->linears()) {
+    EXPECT_EQ(static_cast<bool>(use.linear->quant), is_quantizable(use.linear->role))
+        << use.linear->name;
+  }
+}
+
+TEST(Binder, GoldenCasesBind) {
+  for (const auto& entry : std::filesystem::directory_iterator(test::source("tests/golden"))) {
+    if (!entry.is_directory()) continue;
+    SCOPED_TRACE(entry.path().string());
+    HostBackend backend;
+    const std::string path = entry.path().string();
+    EXPECT_NO_THROW(load_model(read_config(path), std::make_shared<Checkpoint>(path), backend, {}));
+  }
+}
+
+}  // namespace
+}  // namespace octet::model
