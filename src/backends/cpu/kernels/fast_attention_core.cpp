@@ -167,20 +167,6 @@ OCTET_AVX512_INLINE void add_values(const float (&p)[kRows][kTile], const float*
   }
 }
 
-// S and the weights of a row that sees only `mask` of the tile.
-OCTET_AVX512 float partial_weights(bool mla, const float* scales, uint64_t mask, float* weight) {
-  __m512 largest = _mm512_setzero_ps();
-  for (int v = 0; v < 4; ++v) {
-    const auto m = static_cast<__mmask16>(mask >> (16 * v));
-    largest = _mm512_mask_max_ps(largest, m, largest, _mm512_load_ps(scales + 16 * v));
-  }
-  const float s = rule::value_scale(_mm512_cvtss_f32(simd::lane_max(largest)), mla);
-  for (int v = 0; v < kTile; v += 16) {
-    _mm512_store_ps(weight + v, _mm512_div_ps(_mm512_load_ps(scales + v), _mm512_set1_ps(s)));
-  }
-  return s;
-}
-
 // Slots [begin, end) of the tile that a row sees.
 struct Seen {
   int begin, end;
@@ -230,7 +216,7 @@ OCTET_AVX512 void attend(const TileShape& shape, const Math& math, const Tile& t
       const float* weights = tile.equal_scales ? nullptr : tile.weight + g * kTile;
       float s = tile.factor[g];
       if (!tile.equal_scales && masks[r] != ~uint64_t{0} && seen[r]) {
-        s = partial_weights(shape.mla, tile.v_scale + g * kTile, masks[r], weight);
+        s = value_weights(shape.mla, tile.v_scale + g * kTile, masks[r], weight);
         weights = weight;
       }
       round_p(math.round, p[r], weights, rounded[r]);

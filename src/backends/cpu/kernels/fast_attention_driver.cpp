@@ -221,7 +221,7 @@ class Runner {
     for (int64_t first = from / kTile * kTile; first < to; first += kTile) {
       const auto begin = static_cast<int>(std::max(from, first) - first);
       const auto end = static_cast<int>(std::min(to, first + kTile) - first);
-      load_tile(source, shape_, first, begin, end, s.tile);
+      load_tile(source, shape_, first, begin, end, block.end, s.tile);
       while (row_begin < rows && s.position[row_begin] < first) ++row_begin;
       while (row_end < rows &&
              rule::visible(s.position[row_end], problem_.math.window).begin < first + kTile) {

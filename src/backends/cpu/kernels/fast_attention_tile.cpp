@@ -51,21 +51,34 @@ Tile Tile::place(const TileShape& shape, std::byte* memory) {
 #if defined(__x86_64__)
 namespace {
 
-// `dims` codes -> BF16, `padded` (a multiple of 32) written, zero behind `dims`.
+constexpr int kBatch = 8;  // tokens whose codes are loaded before the first is converted
+
+// `dims` codes of up to kBatch tokens -> BF16 rows, `padded` (a multiple of 32) each, zero behind
+// `dims`. All loads come before the stores: a load that a store still in flight seems to overlap
+// (it compares 12 bits of the address) waits for it, and then cache misses queue up one behind
+// another.
 template <Fp8 F>
-OCTET_AVX512 void widen_codes(const uint8_t* codes, int dims, int padded, uint16_t* out) {
+OCTET_AVX512 void widen_codes(const uint8_t* const* tokens, int count, int dims, int padded,
+                              uint16_t* out) {
   const simd::Fp8Table table = simd::load_fp8_table<F>();
   // decode_fp8 takes the lower 8 bytes of each 16-byte lane, then the upper: with the 8-byte pieces
   // in this order, codes 0..31 end in the first result and 32..63 in the second.
   const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
   for (int d = 0; d < padded; d += 64) {
     const __mmask64 mask = simd::first_lanes(dims - d, 64);
-    __m512i first, second;
-    simd::decode_fp8(table,
-                     _mm512_permutexvar_epi64(order, _mm512_maskz_loadu_epi8(mask, codes + d)),
-                     first, second);
-    _mm512_store_si512(out + d, first);
-    if (d + 32 < padded) _mm512_store_si512(out + d + 32, second);
+    __m512i codes[kBatch];
+#pragma GCC unroll 8
+    for (int t = 0; t < kBatch; ++t) {
+      codes[t] = _mm512_maskz_loadu_epi8(mask, tokens[t < count ? t : 0] + d);
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < kBatch; ++t) {
+      if (t >= count) break;
+      __m512i first, second;
+      simd::decode_fp8(table, _mm512_permutexvar_epi64(order, codes[t]), first, second);
+      _mm512_store_si512(out + t * padded + d, first);
+      if (d + 32 < padded) _mm512_store_si512(out + t * padded + d + 32, second);
+    }
   }
 }
 
@@ -144,6 +157,19 @@ OCTET_AVX512 bool spread_f32(const float* row, int dims, int token, float* v) {
 struct Place {
   int64_t block, slot;
 };
+using Places = std::array<Place, kTile>;
+
+void find_places(const TileSource& source, int64_t first, int begin, int end, Places& places) {
+  int64_t entry = (first + begin) / source.block_tokens;
+  int64_t slot = (first + begin) % source.block_tokens;
+  for (int t = begin; t < end; ++t) {
+    places[static_cast<size_t>(t)] = {source.blocks[entry], slot};
+    if (++slot == source.block_tokens) {
+      slot = 0;
+      ++entry;
+    }
+  }
+}
 
 // One part of the cache (K, V or rope): the addresses of its rows.
 struct Part {
@@ -154,105 +180,161 @@ struct Part {
   }
 };
 
+// What is loaded now and what comes next: a row lies far from its neighbours (other KV heads are
+// between them), so the processor does not guess where the next tile is.
+struct Slots {
+  Places now{}, next{};
+  int begin = 0, end = 0;  // of now
+  int next_end = 0;        // next has slots [0, next_end)
+
+  // Inlined by force: g++ takes a function that only prefetches for one without effect, and drops
+  // its calls.
+  __attribute__((always_inline)) void prefetch(const Part& part, int t, int64_t bytes) const {
+    if (t >= next_end) return;
+    const std::byte* row = part.at(next[static_cast<size_t>(t)]);
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i);
+  }
+};
+
 // Rows of 8-bit and 16-bit types, converted to BF16 in scratch.
-void widen_rows(const Part& part, DType type, int dims, int padded, const Place* places, int begin,
-                int end, uint16_t* rows) {
-  for (int t = begin; t < end; ++t) {
-    const std::byte* row = part.at(places[t]);
-    uint16_t* out = rows + t * padded;
-    if (type == DType::bf16) {
-      copy_bf16(reinterpret_cast<const uint16_t*>(row), dims, padded, out);
-    } else {
-      const auto* codes = reinterpret_cast<const uint8_t*>(row);
-      if (type == DType::e4m3) widen_codes<Fp8::e4m3>(codes, dims, padded, out);
-      if (type == DType::e5m2) widen_codes<Fp8::e5m2>(codes, dims, padded, out);
+void widen_rows(const Part& part, DType type, int dims, int padded, const Slots& slots,
+                uint16_t* rows) {
+  const int64_t bytes = dims * static_cast<int64_t>(size_of(type));
+  for (int t = slots.begin; t < slots.end; t += kBatch) {
+    const int count = std::min(kBatch, slots.end - t);
+    std::array<const uint8_t*, kBatch> tokens{};
+    for (int i = 0; i < count; ++i) {
+      slots.prefetch(part, t + i, bytes);
+      const std::byte* row = part.at(slots.now[static_cast<size_t>(t + i)]);
+      tokens[static_cast<size_t>(i)] = reinterpret_cast<const uint8_t*>(row);
+      if (type == DType::bf16) {
+        copy_bf16(reinterpret_cast<const uint16_t*>(row), dims, padded, rows + (t + i) * padded);
+      }
     }
+    uint16_t* out = rows + t * padded;
+    if (type == DType::e4m3) widen_codes<Fp8::e4m3>(tokens.data(), count, dims, padded, out);
+    if (type == DType::e5m2) widen_codes<Fp8::e5m2>(tokens.data(), count, dims, padded, out);
   }
 }
 
 // K (or rope) of `type` into FP32, dims-major. `rows` keeps the BF16 rows where the type has them.
-void load_k(const Part& part, DType type, int dims, int padded, const Place* places, int begin,
-            int end, uint16_t* rows, float* out) {
+void load_k(const Part& part, DType type, int dims, int padded, const Slots& slots, uint16_t* rows,
+            float* out) {
   if (type == DType::f32) {
     std::array<const float*, kTile> addresses{};
-    for (int t = begin; t < end; ++t) {
-      addresses[static_cast<size_t>(t)] = reinterpret_cast<const float*>(part.at(places[t]));
+    for (int t = slots.begin; t < slots.end; ++t) {
+      const auto i = static_cast<size_t>(t);
+      slots.prefetch(part, t, int64_t{dims} * 4);
+      addresses[i] = reinterpret_cast<const float*>(part.at(slots.now[i]));
     }
-    transpose_f32(addresses.data(), dims, begin, end, out);
+    transpose_f32(addresses.data(), dims, slots.begin, slots.end, out);
     return;
   }
-  widen_rows(part, type, dims, padded, places, begin, end, rows);
-  transpose_bf16(rows, padded, begin, end, out);
+  widen_rows(part, type, dims, padded, slots, rows);
+  transpose_bf16(rows, padded, slots.begin, slots.end, out);
 }
 
-void load_scales(const TileSource& source, const TileShape& shape, const Place* places, int begin,
-                 int end, Tile& tile) {
+void load_v(const Part& part, const TileSource& source, const TileShape& shape, const Slots& slots,
+            uint16_t* rows, Tile& tile) {
+  const int padded = (shape.v_dims + 31) / 32 * 32;
+  // MLA's V is K, whose BF16 rows are in scratch still.
+  if (!shape.mla && source.type != DType::f32) {
+    widen_rows(part, source.type, shape.v_dims, padded, slots, rows);
+  }
+  tile.finite_v = true;
+  for (int t = slots.begin; t < slots.end; ++t) {
+    bool finite = true;
+    if (source.type == DType::f32) {
+      slots.prefetch(part, t, int64_t{shape.v_dims} * 4);
+      const std::byte* row = part.at(slots.now[static_cast<size_t>(t)]);
+      finite = spread_f32(reinterpret_cast<const float*>(row), shape.v_dims, t, tile.v);
+    } else {
+      finite = spread_bf16(rows + t * padded, shape.v_dims, t, tile.v);
+    }
+    tile.finite_v = tile.finite_v && finite;
+  }
+}
+
+// Whether the scales under `mask` are one number that is its own S, so that all weights are 1.
+OCTET_AVX512 bool equal_scales(bool mla, const float* scales, int first, uint64_t mask) {
+  const __m512 one = _mm512_set1_ps(scales[first]);
+  __mmask16 differ = 0;
+  for (int v = 0; v < 4; ++v) {
+    const auto m = static_cast<__mmask16>(mask >> (16 * v));
+    const __m512 x = _mm512_load_ps(scales + 16 * v);
+    differ = static_cast<__mmask16>(differ | _mm512_mask_cmp_ps_mask(m, x, one, _CMP_NEQ_UQ));
+  }
+  return differ == 0 && attention_rule::value_scale(scales[first], mla) == scales[first];
+}
+
+void load_scales(const TileSource& source, const TileShape& shape, const Slots& slots, Tile& tile) {
   const auto fill = [&](const float* scales, int64_t block, float* out) {
-    for (int g = 0; g < shape.groups; ++g) {
-      for (int t = begin; t < end; ++t) {
-        const Place& place = places[t];
-        out[g * kTile + t] =
-            scales ? scales[place.block * block + place.slot * source.scale_token + g] : 1.0f;
+    const float* at = nullptr;
+    int64_t previous = -1;
+    for (int t = slots.begin; t < slots.end; ++t) {
+      const Place& place = slots.now[static_cast<size_t>(t)];
+      // GQA has one scale a block: most tokens take that of the token before.
+      if (scales && (source.scale_token != 0 || place.block != previous)) {
+        at = scales + place.block * block + place.slot * source.scale_token;
+        previous = place.block;
       }
+      for (int g = 0; g < shape.groups; ++g) out[g * kTile + t] = at ? at[g] : 1.0f;
     }
   };
   fill(source.k_scale, source.k_scale_block, tile.k_scale);
   fill(source.v_scale, source.v_scale_block, tile.v_scale);
 
+  const uint64_t loaded =
+      simd::first_lanes(slots.end, kTile) & ~simd::first_lanes(slots.begin, kTile);
   tile.equal_scales = true;
   for (int g = 0; g < shape.groups; ++g) {
     const float* scales = tile.v_scale + g * kTile;
-    float largest = 0.0f;
-    for (int t = begin; t < end; ++t) {
-      largest = std::max(largest, scales[t]);
-      tile.equal_scales = tile.equal_scales && scales[t] == scales[begin];
-    }
-    const float s = attention_rule::value_scale(largest, shape.mla);
-    tile.factor[g] = s;
-    for (int t = begin; t < end; ++t) tile.weight[g * kTile + t] = scales[t] / s;
-    tile.equal_scales = tile.equal_scales && tile.weight[g * kTile + begin] == 1.0f;
+    tile.equal_scales = tile.equal_scales && equal_scales(shape.mla, scales, slots.begin, loaded);
+    tile.factor[g] = value_weights(shape.mla, scales, loaded, tile.weight + g * kTile);
   }
 }
 
 }  // namespace
 
-void load_tile(const TileSource& source, const TileShape& shape, int64_t first, int begin, int end,
-               Tile& tile) {
-  std::array<Place, kTile> places{};
-  for (int t = begin; t < end; ++t) {
-    const int64_t position = first + t;
-    places[static_cast<size_t>(t)] = {source.blocks[position / source.block_tokens],
-                                      position % source.block_tokens};
+OCTET_AVX512 float value_weights(bool mla, const float* scales, uint64_t mask, float* weight) {
+  __m512 largest = _mm512_setzero_ps();
+  for (int v = 0; v < 4; ++v) {
+    const auto m = static_cast<__mmask16>(mask >> (16 * v));
+    largest = _mm512_mask_max_ps(largest, m, largest, _mm512_load_ps(scales + 16 * v));
   }
-  load_scales(source, shape, places.data(), begin, end, tile);
+  const float s = attention_rule::value_scale(_mm512_cvtss_f32(simd::lane_max(largest)), mla);
+  for (int v = 0; v < kTile; v += 16) {
+    _mm512_store_ps(weight + v, _mm512_div_ps(_mm512_load_ps(scales + v), _mm512_set1_ps(s)));
+  }
+  return s;
+}
+
+void load_tile(const TileSource& source, const TileShape& shape, int64_t first, int begin, int end,
+               int64_t last, Tile& tile) {
+  Slots slots;
+  slots.begin = begin;
+  slots.end = end;
+  slots.next_end = static_cast<int>(std::clamp<int64_t>(last - first - kTile, 0, kTile));
+  find_places(source, first, begin, end, slots.now);
+  find_places(source, first + kTile, 0, slots.next_end, slots.next);
+  load_scales(source, shape, slots, tile);
 
   auto* rows = reinterpret_cast<uint16_t*>(tile.rows);
   if (shape.rope_dims > 0) {
     load_k({source.rope, source.rope_block, source.rope_token}, source.rope_type, shape.rope_dims,
-           shape.padded_rope(), places.data(), begin, end, rows, tile.k + shape.padded_k() * kTile);
+           shape.padded_rope(), slots, rows, tile.k + shape.padded_k() * kTile);
   }
   const Part k{source.k, source.k_block, source.k_token};
-  load_k(k, source.type, shape.k_dims, shape.padded_k(), places.data(), begin, end, rows, tile.k);
-
-  // MLA's V is K, whose BF16 rows are in scratch still.
-  const Part v = shape.mla ? k : Part{source.v, source.v_block, source.v_token};
-  const int padded = (shape.v_dims + 31) / 32 * 32;
-  if (!shape.mla && source.type != DType::f32) {
-    widen_rows(v, source.type, shape.v_dims, padded, places.data(), begin, end, rows);
-  }
-  tile.finite_v = true;
-  for (int t = begin; t < end; ++t) {
-    const bool finite =
-        source.type == DType::f32
-            ? spread_f32(reinterpret_cast<const float*>(v.at(places[static_cast<size_t>(t)])),
-                         shape.v_dims, t, tile.v)
-            : spread_bf16(rows + t * padded, shape.v_dims, t, tile.v);
-    tile.finite_v = tile.finite_v && finite;
-  }
+  load_k(k, source.type, shape.k_dims, shape.padded_k(), slots, rows, tile.k);
+  load_v(shape.mla ? k : Part{source.v, source.v_block, source.v_token}, source, shape, slots, rows,
+         tile);
 }
 
 #else
-void load_tile(const TileSource&, const TileShape&, int64_t, int, int, Tile&) {}
+float value_weights(bool, const float*, uint64_t, float*) {
+  return 1.0f;
+}
+void load_tile(const TileSource&, const TileShape&, int64_t, int, int, int64_t, Tile&) {}
 #endif
 
 }  // namespace octet::cpu::attention

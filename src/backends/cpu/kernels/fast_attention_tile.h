@@ -52,7 +52,7 @@ struct Tile {
   float* v_scale = nullptr;   // [groups][64]; MLA: the same as k_scale
   float* weight = nullptr;    // [groups][64]: v_scale / S of a row that sees the whole tile
   float* factor = nullptr;    // [groups]: its S
-  bool equal_scales = false;  // all v_scale of the loaded slots are one number, and weights are 1
+  bool equal_scales = false;  // of the loaded slots: then all weights are 1
   bool finite_v = true;       // no NaN or Inf among the loaded V
 
   std::byte* rows = nullptr;  // scratch of load_tile
@@ -62,9 +62,13 @@ struct Tile {
   static Tile place(const TileShape& shape, std::byte* memory);
 };
 
+// Step 5's S of a row that sees the slots of `mask`, and v_scale / S of every slot (anything
+// outside the mask). Needs AVX-512, as does load_tile.
+float value_weights(bool mla, const float* scales, uint64_t mask, float* weight);
+
 // Loads slots [begin, end) of the tile that starts at position `first`; other slots keep what they
-// had, and no row may look at them. Needs AVX-512.
+// had, and no row may look at them. Positions up to `last` are loaded soon: they are fetched ahead.
 void load_tile(const TileSource& source, const TileShape& shape, int64_t first, int begin, int end,
-               Tile& tile);
+               int64_t last, Tile& tile);
 
 }  // namespace octet::cpu::attention

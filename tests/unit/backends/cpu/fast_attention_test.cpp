@@ -292,14 +292,14 @@ void reference_row(World& w, int64_t s, int64_t position, int64_t row, int64_t h
       for (double& value : o) value *= shrink;
       for (double& value : x) value = std::exp2(value - max);
       sum = std::accumulate(x.begin(), x.end(), sum);
-      for (int64_t i = 0; i < d; ++i) {
-        const int64_t g = c.mla() ? i / rule::kLatentGroup : 0;
+      for (int64_t g = 0; g < c.groups(); ++g) {
         float most = 0.0f;
         for (int64_t t = begin; t < end; ++t) {
           most = std::max(most, scale(w.v_scale, w.slot_of(s, t), g));
         }
         const float big = rule::value_scale(most, c.mla());
-        double added = 0.0;
+        const int64_t from = c.mla() ? g * rule::kLatentGroup : 0;
+        const int64_t to = c.mla() ? std::min(d, from + rule::kLatentGroup) : d;
         for (int64_t t = begin; t < end; ++t) {
           const int64_t slot = w.slot_of(s, t);
           double p = x[static_cast<size_t>(t - begin)] * (scale(w.v_scale, slot, g) / big);
@@ -308,9 +308,10 @@ void reference_row(World& w, int64_t s, int64_t position, int64_t row, int64_t h
           } else if (c.activation == DType::bf16 && c.cache != DType::f32) {
             p = to_float(to_bf16(static_cast<float>(p)));
           }
-          added += p * (c.mla() ? w.k : w.v).get(key(slot) + i);
+          for (int64_t i = from; i < to; ++i) {
+            o[static_cast<size_t>(i)] += p * (c.mla() ? w.k : w.v).get(key(slot) + i) * big;
+          }
         }
-        o[static_cast<size_t>(i)] += added * big;
       }
     }
     if (max == rule::kNoMax) continue;
@@ -381,6 +382,7 @@ std::vector<Case> cases() {
     add(gqa);
   }
   gqa.dim = 64;
+  gqa.sequences = {{0, 5, 0}, {0, 1, 63}, {0, 70, 30}, {0, 3, 1022}};
   for (DType type : {DType::e4m3, DType::e5m2, DType::bf16, DType::f32}) {
     for (DType activation : {DType::bf16, DType::f32}) {
       for (bool fp8 : {false, true}) {
@@ -433,7 +435,7 @@ std::vector<Case> cases() {
   mla.dim = 192;
   mla.rope = 32;
   mla.block_tokens = 64;
-  mla.sequences = {{0, 40, 50}, {0, 1, 1100}, {0, 2, 2}};
+  mla.sequences = {{0, 40, 50}, {0, 1, 1040}, {0, 2, 2}};
   for (DType type : {DType::e4m3, DType::e5m2, DType::bf16, DType::f32}) {
     for (DType activation : {DType::bf16, DType::f32}) {
       for (bool fp8 : {false, true}) {
