@@ -7,13 +7,10 @@ Each case is a directory with a checkpoint in the Hugging Face layout and a `gol
 
 A case is made in three steps. The order matters: the golden values come from the files, not from
 the model that wrote them, so names, dtypes and both dialects of `config.json` are part of the proof.
-
     1. write   random weights, saved by transformers (`save_pretrained`) under their on-disk names
     2. read    the directory, by `from_pretrained`, into a float32 model with eager attention
     3. record  logits, residual stream and routing decisions of a few short sequences
-
 README.md says what each case is for, what the tensors are called, and how to run this.
-
     generate.py                 write every case beside this script
     generate.py NAME ...        write only these cases
     generate.py --out DIR       write elsewhere
