@@ -107,13 +107,20 @@ void bind_ends(Binder& binder, DecoderWeights& weights) {
   weights.embedding =
       binder.plain("model.embed_tokens.weight", {config.vocab, config.hidden}, Role::embedding);
   weights.final_norm = binder.norm("model.norm.weight", config.hidden, config.norm_eps);
-  weights.head.name = config.tied_embeddings ? "model.embed_tokens" : "lm_head";
   weights.head.role = Role::lm_head;
   weights.head.out = config.vocab;
   weights.head.in = config.hidden;
-  // A tied model uses the embedding even when an lm_head is stored as well (as HF does).
+  // A tied model has no head of its own, as a rule. One that stores a head all the same means it:
+  // HF 5.x computes with the stored head and warns.
+  const bool stored = binder.has("lm_head.weight", {config.vocab, config.hidden});
+  if (config.tied_embeddings && stored) {
+    weights.notices.push_back(
+        "tie_word_embeddings is set, but lm_head.weight is stored as well: the stored head is "
+        "used");
+  }
+  weights.head.name = config.tied_embeddings && !stored ? "model.embed_tokens" : "lm_head";
   weights.head.plain =
-      config.tied_embeddings
+      config.tied_embeddings && !stored
           ? weights.embedding
           : binder.plain("lm_head.weight", {config.vocab, config.hidden}, Role::lm_head);
 }

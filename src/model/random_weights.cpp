@@ -91,7 +91,10 @@ ModelConfig with_scheme(ModelConfig config, const LinearFormat& format) {
 }
 
 RandomWeights::RandomWeights(const ModelConfig& config, RandomOptions options)
-    : quant_(config.quant), options_(options), normal_(normal_values(options.seed)) {}
+    : quant_(config.quant),
+      tied_embeddings_(config.tied_embeddings),
+      options_(options),
+      normal_(normal_values(options.seed)) {}
 
 // The linears of the FP8 data path, in the naming of all families: everything else that is called
 // `.weight` (embedding, head, router, norms) stays high in every schema.
@@ -103,6 +106,7 @@ bool RandomWeights::is_fp8(std::string_view name) const {
 
 std::optional<RandomWeights::Kind> RandomWeights::kind_of(std::string_view name,
                                                           const Shape& shape) const {
+  if (tied_embeddings_ && name == "lm_head.weight") return std::nullopt;
   for (const char* suffix : {".k_scale", ".v_scale", ".kv_scale", ".q_scale"}) {
     if (name.ends_with(suffix)) return std::nullopt;
   }

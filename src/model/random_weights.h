@@ -62,6 +62,7 @@ class RandomWeights final : public WeightSource {
   std::byte* shared_memory(const Kind& kind, uint64_t stream, size_t bytes) const;
 
   std::optional<QuantConfig> quant_;
+  bool tied_embeddings_;
   RandomOptions options_;
   std::vector<float> normal_;  // what all tables are made from
   mutable std::map<Kind, std::vector<std::byte>> tables_;
