@@ -266,7 +266,7 @@ TEST(SchedulerProperty, PreemptionDoesNotShow) {
     a.max_model_len = static_cast<int32_t>(
         std::max<int64_t>(2, std::min<int64_t>(a.max_model_len, a.pool_tokens())));
     b.max_model_len = a.max_model_len;
-    b.num_blocks = 600;
+    b.num_blocks = b.max_num_seqs * (b.max_model_len / b.block_tokens + 2);
     b.enable_prefix_caching = false;
   });
 }
