@@ -7,9 +7,12 @@ cd "$(dirname "$0")/.."
 
 seconds=${1:-60}
 [ $# -eq 0 ] || shift
-[ -f build/fuzz/build.ninja ] || cmake --preset fuzz >/dev/null
+compiler=$(scripts/newest.sh clang++)
+[ -f build/fuzz/build.ninja ] || cmake --preset fuzz -DCMAKE_CXX_COMPILER="$compiler" >/dev/null
 cmake --build build/fuzz
-[ $# -gt 0 ] || set -- $(ls build/fuzz/tests/fuzz | sed -n 's/^fuzz_//p')
+if [ $# -eq 0 ]; then
+  for binary in build/fuzz/tests/fuzz/fuzz_*; do set -- "$@" "${binary##*/fuzz_}"; done
+fi
 mkdir -p build/fuzz/broken
 
 run() {

@@ -23,22 +23,24 @@ done
 
 build="g++ cmake ninja-build pkg-config libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev
        libsimdjson-dev libpcre2-dev"
-testing="libgtest-dev libgmock-dev librapidcheck-dev clang python3 python3-venv"
+testing="libgtest-dev libgmock-dev librapidcheck-dev python3 python3-venv"
 system=$(. /etc/os-release 2>/dev/null && echo "${ID:-unknown} ${VERSION_ID:-}" || echo unknown)
 case $system in
-  "debian 12")  # its libboost-dev is 1.74, older than what we need
-    build="$build libboost1.81-dev" testing="$testing libclang-rt-14-dev" ;;
+  "debian 12")  # its libboost-dev is 1.74, and its clang is 14, which lacks parts of C++20
+    build="$build libboost1.81-dev" testing="$testing clang-16 libclang-rt-16-dev"
+    linting="clang-tidy-16" ;;
   "ubuntu 24.04")
-    build="$build libboost-dev" testing="$testing libclang-rt-18-dev" ;;
+    build="$build libboost-dev" testing="$testing clang-18 libclang-rt-18-dev"
+    linting="clang-tidy-18" ;;
   *)
     echo "setup.sh knows Debian 12 and Ubuntu 24.04, not '$system'. Nothing was installed." >&2
     echo "Octet needs the packages that are called there: $build libboost-dev (1.81 or newer)" >&2
-    build="" testing="" ;;
+    build="" testing="" linting="" ;;
 esac
 
 wanted=$build
 [ $tests = yes ] && wanted="$wanted $testing"
-[ $lint = yes ] && [ -n "$build" ] && wanted="$wanted clang-tidy"
+[ $lint = yes ] && wanted="$wanted $linting"
 
 # The packages of $wanted that are not installed.
 missing() {
