@@ -119,8 +119,7 @@ std::vector<Prompt> read_prompts(const GenerateOptions& o, const OpenModel& open
 
 // One prompt's completion as it grows.
 struct Completion {
-  explicit Completion(const OpenModel& open, const std::vector<std::string>& stops)
-      : stop(stops) {
+  explicit Completion(const OpenModel& open, const std::vector<std::string>& stops) : stop(stops) {
     if (open.has_tokenizer()) detokenizer.emplace(open.tokenizer());
   }
 
@@ -211,9 +210,7 @@ void Generation::run(engine::Engine& engine) {
   const std::unique_ptr<Queue<Event>, void (*)(Queue<Event>*)> closer(
       &events_, [](Queue<Event>* queue) { queue->close(); });
   for (size_t i = 0; i < prompts_.size(); ++i) {
-    const auto sink = [this, i](engine::TokenEvent event) {
-      events_.push({i, std::move(event)});
-    };
+    const auto sink = [this, i](engine::TokenEvent event) { events_.push({i, std::move(event)}); };
     const engine::Submitted submitted = engine.submit(request(i), sink);
     invariant(!submitted.overloaded, "the engine's queue was made for all prompts");
     if (!submitted.accepted()) {
@@ -255,7 +252,8 @@ OrderedJson Generation::json() const {
       ids.push_back(token.token);
       chosen.push_back(token.logprob);
       OrderedJson step = OrderedJson::array();
-      for (const auto& [id, logprob] : token.top) step.push_back({{"token", id}, {"logprob", logprob}});
+      for (const auto& [id, logprob] : token.top)
+        step.push_back({{"token", id}, {"logprob", logprob}});
       best.push_back(std::move(step));
     }
     one["token_ids"] = std::move(ids);
@@ -286,10 +284,9 @@ engine::EngineOptions engine_options(const GenerateOptions& o, const OpenModel& 
   // No memory for longer sequences than there are; a prompt that is too long is refused below.
   options.max_model_len = std::min(longest, open.max_model_len());
   options.max_num_seqs = std::min(o.max_num_seqs, static_cast<int>(prompts.size()));
-  options.max_num_batched_tokens =
-      std::max(static_cast<int>(std::min<int64_t>(o.max_num_batched_tokens,
-                                                  longest * options.max_num_seqs)),
-               options.max_num_seqs);
+  options.max_num_batched_tokens = std::max(
+      static_cast<int>(std::min<int64_t>(o.max_num_batched_tokens, longest * options.max_num_seqs)),
+      options.max_num_seqs);
   options.max_logprobs = o.logprobs;
   options.max_queued_requests = std::max(1024, static_cast<int>(prompts.size()));
   options.enable_prefix_caching = o.prefix_caching;
@@ -303,7 +300,8 @@ void check_lengths(const std::vector<Prompt>& prompts, int64_t max_tokens, int64
     const auto length = static_cast<int64_t>(prompt.ids.size());
     const std::string where = fmt::format("prompt '{}'", prompt.name);
     if (length == 0) {
-      throw Error({.what = "the prompt has no tokens", .where = where,
+      throw Error({.what = "the prompt has no tokens",
+                   .where = where,
                    .fix = "this model has no begin-of-text token: give it some text"});
     }
     if (length + max_tokens > limit) {

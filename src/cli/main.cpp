@@ -23,7 +23,11 @@ struct Verb {
 constexpr Verb kVerbs[] = {
     {"serve", "an OpenAI-compatible server", run_serve},
     {"generate", "one completion, or a file of prompts", run_generate},
+    {"quantize", "a 16-bit checkpoint becomes an FP8 one", run_quantize},
     {"eval", "perplexity, fidelity against a baseline, retrieval", run_eval},
+    {"inspect", "tensors, precisions with their reasons, broken values", run_inspect},
+    {"kernels", "which kernel runs each shape, and why", run_kernels},
+    {"bench", "speed, with its share of the machine", run_bench},
 };
 
 std::string help() {
@@ -57,8 +61,8 @@ int dispatch(std::vector<std::string> args) {
   }
   const auto* verb = std::ranges::find(kVerbs, std::string_view(first), &Verb::name);
   if (verb == std::end(kVerbs)) {
-    throw Error({.what = "unknown verb", .value = first, .accepted = names(),
-                 .fix = "see octet --help"});
+    throw Error(
+        {.what = "unknown verb", .value = first, .accepted = names(), .fix = "see octet --help"});
   }
   return verb->run(std::span(args).subspan(1));
 }

@@ -6,10 +6,8 @@
 
 #include "backends/cpu/cpu_backend.h"
 #include "base/log.h"
-#include "numerics/scheme.h"
-#if __has_include("model/random_weights.h")
 #include "model/random_weights.h"
-#endif
+#include "numerics/scheme.h"
 
 namespace octet::cli {
 namespace {
@@ -22,6 +20,14 @@ std::vector<std::string> scheme_names() {
   return names;
 }
 
+// The configuration. Random weights of a scheme are made in FP8, not quantized.
+model::ModelConfig config_of(const ModelOptions& options) {
+  model::ModelConfig config = model::read_config(options.path);
+  if (!options.random_weights || options.scheme.empty() || options.scheme == "none") return config;
+  if (options.compute == "fp32" || options.compute == "bf16") return config;
+  return model::with_scheme(std::move(config), scheme_named(options.scheme).format);
+}
+
 // What --compute means where it is absent: the arithmetic that the weights were made for.
 model::Compute compute_of(const ModelOptions& options, const model::ModelConfig& config) {
   if (!options.compute.empty()) return model::parse_compute(options.compute);
@@ -32,7 +38,7 @@ model::Compute compute_of(const ModelOptions& options, const model::ModelConfig&
 model::LoadOptions load_options_of(const ModelOptions& options, const model::ModelConfig& config) {
   model::LoadOptions load;
   load.compute = compute_of(options, config);
-  if (config.quant && !options.scheme.empty()) {
+  if (config.quant && !options.scheme.empty() && !options.random_weights) {
     throw Error({.what = "this checkpoint is FP8 already and brings its own formats",
                  .where = "--scheme",
                  .value = options.scheme,
@@ -57,12 +63,8 @@ std::shared_ptr<const model::WeightSource> open_source(const ModelOptions& optio
     }
     return std::make_shared<model::Checkpoint>(options.path);
   }
-#if __has_include("model/random_weights.h")
-  return std::make_shared<model::RandomWeights>(config, static_cast<uint64_t>(options.seed));
-#else
-  (void)config;
-  throw Error({.what = "this build has no random weights", .where = "--random-weights"});
-#endif
+  return std::make_shared<model::RandomWeights>(
+      config, model::RandomOptions{.seed = static_cast<uint64_t>(options.seed)});
 }
 
 }  // namespace
@@ -123,7 +125,7 @@ std::unique_ptr<ops::Backend> open_backend(const BackendOptions& options) {
 
 OpenModel::OpenModel(const ModelOptions& options)
     : options_(options),
-      config_(model::read_config(options.path)),
+      config_(config_of(options)),
       source_(open_source(options, config_)),
       load_(load_options_of(options, config_)),
       kv_type_(model::parse_kv_type(options.kv_cache_dtype)) {

@@ -23,10 +23,10 @@ struct BackendOptions {
 struct ModelOptions {
   std::string path;
   bool random_weights = false;
-  int64_t seed = 0;           // of random weights
-  std::string compute;        // "" = what the checkpoint suggests
-  std::string scheme;         // "" = fp8_channel, if it is needed
-  std::string policy;         // a file
+  int64_t seed = 0;     // of random weights
+  std::string compute;  // "" = what the checkpoint suggests
+  std::string scheme;   // "" = fp8_channel, if it is needed
+  std::string policy;   // a file
   std::string attention = "fp8";
   std::string kv_cache_dtype = "auto";
   std::string kv_scale = "auto";
@@ -47,12 +47,13 @@ class OpenModel {
   // Error.
   explicit OpenModel(const ModelOptions& options);
 
-  // Binds the weights; positions are prepared for sequences of at most `max_tokens` (0 = the limit).
-  // Prints the model's notices to stderr.
+  // Binds the weights; positions are prepared for sequences of at most `max_tokens` (0 = the
+  // limit). Prints the model's notices to stderr.
   const model::Model& load(ops::Backend& backend, int64_t max_tokens = 0);
 
   const model::ModelConfig& config() const { return config_; }
   const model::WeightSource& source() const { return *source_; }
+  const std::shared_ptr<const model::WeightSource>& shared_source() const { return source_; }
   const model::Model& model() const { return *model_; }
   const model::LoadOptions& load_options() const { return load_; }
   model::KvType kv_type() const { return kv_type_; }

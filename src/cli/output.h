@@ -19,7 +19,9 @@ void add_json_row(OptionTable& table, std::string* target);
 void write_json(const std::string& target, const OrderedJson& json);
 
 // True where text for people goes to stdout, too: --json is absent or names a file.
-inline bool prints_text(const std::string& json_target) { return json_target != "-"; }
+inline bool prints_text(const std::string& json_target) {
+  return json_target != "-";
+}
 
 // "12.3 MB", in powers of 1000.
 std::string show_bytes(double bytes);

@@ -62,16 +62,17 @@ bool is_16bit(const LinearFormat& format) {
   return !format.weight && !format.input;
 }
 
-// Whether a linear of this role can be FP8 at all. The output head is one, though no default makes
-// it FP8; an embedding is a look-up, and the others are vectors or the FP32 router.
+// Whether a linear of this role can be FP8 at all. The output head and the router are linears,
+// though no default makes them FP8 (that a router must not be is worth measuring); an embedding is
+// a look-up, and the others are vectors.
 bool can_be_fp8(Role role) {
-  return is_quantizable(role) || role == Role::lm_head;
+  return is_quantizable(role) || role == Role::lm_head || role == Role::router;
 }
 
 bool matches(const PolicyRow& row, Role role, std::string_view module) {
   if (row.role && *row.role != role) return false;
   // A row such as {"name": "model.layers.0.*", "weight": ...} means the layer's linears; its norms
-  // and router match the name too, but have no FP8 form.
+  // and router match the name too, but become FP8 at most by a row of their own role.
   if (!row.role && !is_16bit(row.format) && !is_quantizable(role)) return false;
   return row.name.empty() || glob_matches(row.name, module);
 }
@@ -138,9 +139,6 @@ class FileReader {
     if (!json.contains("weight") && !json.contains("input")) {
       fail("a policy row must say what to do", json.dump(),
            "\"weight\" or \"input\" (null = 16-bit)");
-    }
-    if (row.format.input && !row.format.weight) {
-      fail("an FP8 input needs an FP8 weight", json.dump(), "both, the weight alone, or neither");
     }
     if (has_when && !row.format.input) {
       fail("\"when\" needs an \"input\" format", json.dump(), "\"input\" beside it");

@@ -164,12 +164,32 @@ TEST_F(PolicyFile, ErrorsNameFileRowAndKey) {
 
 TEST_F(PolicyFile, ErrorsOfWholeRows) {
   expect_error(R"([{"role": "mlp_down"}])", "row 0", "mlp_down");
-  expect_error(R"([{"input": "e4m3[1x*]f32"}])", "row 0", "input");
   expect_error(R"([{"weight": "e4m3[1x*]f32", "when": "dynamic"}])", "row 0", "when");
   expect_error(R"([{"weight": "e4m3[1x*]f32", "input": "e4m3[1x*]f32", "when": "calibrated"}])",
                "row 0", "e4m3[1x*]f32");
   expect_error(R"([{"role": "norm", "weight": "e4m3[1x*]f32"}])", "row 0", "norm");
-  expect_error(R"([{"role": "router", "weight": "e4m3[1x*]f32"}])", "row 0", "router");
+  expect_error(R"([{"role": "router_bias", "weight": "e4m3[1x*]f32"}])", "row 0", "router_bias");
+}
+
+// What no default does, but a measurement wants to know the cost of.
+TEST_F(PolicyFile, InputsAloneAndRouters) {
+  const QuantFormat row{Fp8::e4m3, grids::row, ScaleType::f32};
+  Policy policy = default_policy({});
+  const auto set = [&](std::string_view json) {
+    policy = default_policy({});
+    const std::vector<PolicyRow> rows = read_policy_file(write(std::string(json)));
+    policy.rows.insert(policy.rows.begin(), rows.begin(), rows.end());
+  };
+  set(R"([{"weight": null, "input": "e4m3[1x*]f32"}])");
+  const LinearFormat input_alone{std::nullopt, row, InputScale::dynamic};
+  EXPECT_EQ(resolve(policy, Role::mlp_down, "model.layers.0.mlp.down_proj").format, input_alone);
+  EXPECT_EQ(resolve(policy, Role::router, "model.layers.0.mlp.gate").format, LinearFormat{});
+  EXPECT_EQ(resolve(policy, Role::lm_head, "lm_head").format, LinearFormat{});
+
+  set(R"([{"role": "router", "weight": "e4m3[1x*]f32", "input": "e4m3[1x*]f32"}])");
+  const LinearFormat both{row, row, InputScale::dynamic};
+  EXPECT_EQ(resolve(policy, Role::router, "model.layers.0.mlp.gate").format, both);
+  EXPECT_EQ(resolve(policy, Role::mlp_down, "model.layers.0.mlp.down_proj").format, LinearFormat{});
 }
 
 }  // namespace

@@ -1,0 +1,222 @@
+// octet inspect MODEL: what a checkpoint holds, which precision each linear gets and why, and
+// whether a weight or scale is broken.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/progress.h"
+#include "cli/name_patterns.h"
+#include "cli/open_model.h"
+#include "cli/output.h"
+#include "cli/verbs.h"
+#include "model/binder.h"
+#include "offline/scan.h"
+#include "ops/null_backend.h"
+
+namespace octet::cli {
+namespace {
+
+struct InspectOptions {
+  ModelOptions model;
+  bool all = false, scan = true;
+  std::string json;
+};
+
+struct TensorFact {
+  std::string name;
+  Tensor tensor;
+  std::optional<offline::TensorScan> scan;
+};
+
+struct PolicyFact {
+  std::string module;
+  std::string_view role;
+  std::string stored;
+  PolicyRow row;
+};
+
+struct Facts {
+  std::vector<TensorFact> tensors;
+  std::vector<PolicyFact> policy;
+  std::vector<std::string> notices, faults;
+  int64_t parameters = 0;
+  double bytes_per_token = 0;
+};
+
+// Without a backend that computes: names, shapes and precisions are checked as for a run.
+void read_policy(const OpenModel& open, Facts& facts) {
+  ops::NullBackend nowhere;
+  model::LoadOptions options{.compute = model::Compute::bf16, .max_positions = 1};
+  const auto model = model::load_model(open.config(), open.shared_source(), nowhere, options);
+  facts.notices = model->notices();
+  facts.parameters = model->parameters();
+  facts.bytes_per_token = model->bytes_per_token();
+  const Policy policy = model::effective_policy(open.config(), open.load_options());
+  for (const model::LinearUse& use : model->linears()) {
+    const ops::Linear& linear = *use.linear;
+    facts.policy.push_back(
+        {linear.name, name_of(linear.role),
+         linear.quant ? to_string(linear.quant.format) : std::string(name_of(linear.plain.type)),
+         resolve(policy, linear.role, linear.name)});
+  }
+}
+
+bool is_scale(std::string_view name) {
+  return name.ends_with("_scale") || name.ends_with("_scale_inv");
+}
+
+void read_tensors(const OpenModel& open, bool with_scan, Facts& facts) {
+  int64_t bytes = 0;
+  for (const std::string& name : open.source().names()) {
+    facts.tensors.push_back({name, *open.source().find(name, {}), std::nullopt});
+    bytes += facts.tensors.back().tensor.bytes();
+  }
+  if (!with_scan) return;
+  Progress progress("scan", bytes, Progress::Unit::bytes);
+  for (TensorFact& fact : facts.tensors) {
+    fact.scan = offline::scan(fact.tensor);
+    progress.advance(fact.tensor.bytes());
+    if (fact.scan->nan + fact.scan->inf > 0) {
+      facts.faults.push_back(
+          fmt::format("{}: {} NaN, {} infinite", fact.name, fact.scan->nan, fact.scan->inf));
+    }
+    if (is_scale(fact.name) && fact.scan->least <= 0) {
+      facts.faults.push_back(fmt::format("{}: a scale of {}", fact.name, fact.scan->least));
+    }
+  }
+}
+
+std::string tensor_lines(const Facts& facts, bool all) {
+  struct Group {
+    int64_t count = 0, bytes = 0, elements = 0, saturated = 0;
+    float least = 0, most = 0;
+    bool scanned = false;
+  };
+  OrderedGroups<std::string, Group> groups;
+  for (const TensorFact& fact : facts.tensors) {
+    const std::string name = all ? fact.name : folded(fact.name);
+    Group& group = groups[fmt::format("{:<9} {:<16} {}", name_of(fact.tensor.type),
+                                      to_string(fact.tensor.shape), name)];
+    group.bytes += fact.tensor.bytes();
+    group.elements += fact.tensor.count();
+    if (fact.scan) {
+      group.least = group.count ? std::min(group.least, fact.scan->least) : fact.scan->least;
+      group.most = group.count ? std::max(group.most, fact.scan->most) : fact.scan->most;
+      group.saturated += fact.scan->saturated;
+      group.scanned = true;
+    }
+    ++group.count;
+  }
+  std::string text =
+      "tensors: count, bytes, range (FP8: of the codes), at the largest code; type, "
+      "shape, name\n";
+  for (const auto& [key, group] : groups.entries()) {
+    const std::string range =
+        group.scanned ? fmt::format("{:.4g} .. {:.4g}", group.least, group.most) : "";
+    const std::string saturated =
+        group.saturated ? fmt::format("{:.3f} %", 100.0 * static_cast<double>(group.saturated) /
+                                                      static_cast<double>(group.elements))
+                        : "";
+    text += fmt::format("  {:>6} {:>10}  {:<24} {:>8}  {}\n", group.count,
+                        show_bytes(static_cast<double>(group.bytes)), range, saturated, key);
+  }
+  return text;
+}
+
+std::string policy_lines(const Facts& facts, bool all) {
+  OrderedGroups<std::string, int64_t> groups;
+  for (const PolicyFact& fact : facts.policy) {
+    const std::string module = all ? fact.module : folded(fact.module);
+    ++groups[fmt::format("{} ({}, stored {})\n           {}\n           {} [{}]", module, fact.role,
+                         fact.stored, to_string(fact.row.format), fact.row.reason,
+                         fact.row.origin)];
+  }
+  std::string text = "\nprecision of every linear: count, module, format, reason and origin\n";
+  for (const auto& [key, count] : groups.entries()) {
+    text += fmt::format("  {:>6}  {}\n", count, key);
+  }
+  return text;
+}
+
+std::string summary(const OpenModel& open, const Facts& facts) {
+  const model::ModelConfig& c = open.config();
+  return fmt::format(
+      "{}: {} layers, hidden {}, vocabulary {}, context {}\n"
+      "{:.2f}M parameters; a decoded token reads {} of weights as stored; run as {}\n\n",
+      c.architecture, c.layers, c.hidden, c.vocab, c.max_positions,
+      static_cast<double>(facts.parameters) * 1e-6, show_bytes(facts.bytes_per_token),
+      name_of(open.load_options().compute));
+}
+
+OrderedJson json_of(const OpenModel& open, const Facts& facts) {
+  OrderedJson tensors = OrderedJson::array(), policy = OrderedJson::array();
+  for (const TensorFact& fact : facts.tensors) {
+    OrderedJson shape = OrderedJson::array();
+    for (int axis = 0; axis < fact.tensor.shape.rank; ++axis) {
+      shape.push_back(fact.tensor.shape[axis]);
+    }
+    OrderedJson one = {{"name", fact.name},
+                       {"dtype", name_of(fact.tensor.type)},
+                       {"shape", std::move(shape)},
+                       {"bytes", fact.tensor.bytes()}};
+    if (fact.scan) {
+      one["min"] = fact.scan->least;
+      one["max"] = fact.scan->most;
+      one["nan"] = fact.scan->nan;
+      one["inf"] = fact.scan->inf;
+      one["zero"] = fact.scan->zero;
+      one["saturated"] = fact.scan->saturated;
+    }
+    tensors.push_back(std::move(one));
+  }
+  for (const PolicyFact& fact : facts.policy) {
+    policy.push_back({{"module", fact.module},
+                      {"role", fact.role},
+                      {"stored", fact.stored},
+                      {"format", to_string(fact.row.format)},
+                      {"reason", fact.row.reason},
+                      {"origin", fact.row.origin}});
+  }
+  return {{"architecture", open.config().architecture},
+          {"parameters", facts.parameters},
+          {"bytes_per_token", facts.bytes_per_token},
+          {"compute", name_of(open.load_options().compute)},
+          {"notices", facts.notices},
+          {"faults", facts.faults},
+          {"tensors", std::move(tensors)},
+          {"policy", std::move(policy)}};
+}
+
+}  // namespace
+
+int run_inspect(Args args) {
+  InspectOptions o;
+  OptionTable table("octet inspect",
+                    "Show tensors, precisions with their reasons, and broken values.");
+  table.positional("MODEL", &o.model.path, "model directory, or a config with --random-weights");
+  table.add("--all", &o.all, "one line for each tensor, not for each kind");
+  table.add("--scan", &o.scan, "read every value, to find NaN, infinities and saturated codes");
+  add_model_rows(table, o.model);
+  table.group("Output");
+  add_json_row(table, &o.json);
+  if (table.parse(args) == OptionTable::Outcome::done) {
+    print(table.output());
+    return 0;
+  }
+  const OpenModel open(o.model);
+  Facts facts;
+  read_policy(open, facts);
+  read_tensors(open, o.scan, facts);
+  if (prints_text(o.json)) {
+    print(summary(open, facts) + tensor_lines(facts, o.all) + policy_lines(facts, o.all));
+    if (!facts.notices.empty()) print("\n");
+    for (const std::string& notice : facts.notices) print(fmt::format("notice: {}\n", notice));
+    for (const std::string& fault : facts.faults) print(fmt::format("BROKEN: {}\n", fault));
+    if (o.scan && facts.faults.empty()) print("\nno NaN, no infinity, no scale at or below zero\n");
+  }
+  write_json(o.json, json_of(open, facts));
+  return facts.faults.empty() ? 0 : 1;
+}
+
+}  // namespace octet::cli

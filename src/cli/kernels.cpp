@@ -1,0 +1,177 @@
+// octet kernels MODEL: which kernel runs each shape of a model, and why not another.
+#include <fmt/format.h>
+
+#include "cli/name_patterns.h"
+#include "cli/open_model.h"
+#include "cli/output.h"
+#include "cli/verbs.h"
+#include "engine/capacity.h"
+
+namespace octet::cli {
+namespace {
+
+struct KernelsOptions {
+  ModelOptions model;
+  BackendOptions backend;
+  std::string batches = "1,512", json;
+};
+
+// A problem of the model, and the modules that have it.
+struct Problem {
+  ops::OpDesc desc;
+  OrderedGroups<std::string, int64_t> modules;
+};
+
+// As the CPU backend describes its problems (backends/cpu/select.h).
+ops::OpDesc describe(std::string op, const ops::Linear& linear, DType activation) {
+  ops::OpDesc desc;
+  desc.op = std::move(op);
+  desc.n = linear.out;
+  desc.k = linear.in;
+  desc.weight = linear.quant ? linear.quant.codes.type : linear.plain.type;
+  if (linear.quant) desc.weight_format = linear.quant.format;
+  desc.input_format = linear.input;
+  desc.activation = activation;
+  return desc;
+}
+
+ops::OpDesc describe_attention(const OpenModel& open) {
+  const model::Model& model = open.model();
+  const DType cache = engine::kv_dtype(model, open.kv_type());
+  ops::OpDesc desc;
+  int32_t scaled = 0;
+  if (const auto* gqa = std::get_if<model::Gqa>(&open.config().attention)) {
+    desc.op = "attention";
+    desc.n = gqa->heads;
+    desc.k = gqa->head_dim;
+    scaled = static_cast<int32_t>(gqa->head_dim);
+  } else {
+    const auto& mla = std::get<model::Mla>(open.config().attention);
+    desc.op = "mla_attention";
+    desc.n = mla.heads;
+    desc.k = mla.kv_lora;
+  }
+  desc.weight = cache;
+  if (is_fp8(cache)) {
+    desc.weight_format =
+        QuantFormat{cache == DType::e4m3 ? Fp8::e4m3 : Fp8::e5m2,
+                    scaled ? ScaleGrid{0, scaled} : grids::group128,
+                    !scaled && open.unit_kv_scale() ? ScaleType::unit : ScaleType::f32};
+  }
+  if (model.fp8_attention()) desc.input_format = QuantFormat{Fp8::e4m3, grids::row, ScaleType::f32};
+  desc.activation = model.activation();
+  return desc;
+}
+
+std::vector<Problem> problems_of(const OpenModel& open) {
+  const model::Model& model = open.model();
+  std::vector<Problem> problems;
+  const auto add = [&](const ops::OpDesc& desc, const std::string& module) {
+    const std::string key = to_string(desc);
+    for (Problem& problem : problems) {
+      if (to_string(problem.desc) != key) continue;
+      ++problem.modules[folded(module)];
+      return;
+    }
+    problems.push_back({desc, {}});
+    ++problems.back().modules[folded(module)];
+  };
+  add(describe_attention(open), "attention");
+  for (const model::LinearUse& use : model.linears()) {
+    const ops::Linear& linear = *use.linear;
+    switch (linear.role) {
+      case Role::attn_latent:  // mla_absorb and mla_expand, each with one implementation
+      case Role::expert_down:  // within moe_experts, which its gate stands for
+        break;
+      case Role::expert_gate_up:
+        if (linear.name.ends_with(".gate_proj")) {
+          add(describe("moe_experts", linear, model.activation()), linear.name);
+        }
+        break;
+      case Role::lm_head:
+        add(describe("head_linear", linear, model.activation()), linear.name);
+        break;
+      default:
+        add(describe("linear", linear, model.activation()), linear.name);
+    }
+  }
+  return problems;
+}
+
+std::vector<int64_t> parse_batches(const std::string& text) {
+  std::vector<int64_t> batches;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    const std::string part = text.substr(at, comma - at);
+    char* end = nullptr;
+    const int64_t batch = std::strtoll(part.c_str(), &end, 10);
+    if (part.empty() || *end != '\0' || batch < 1) {
+      throw Error({.what = "a batch is a number of rows",
+                   .where = "--batches",
+                   .value = part,
+                   .accepted = "numbers above 0, separated by commas"});
+    }
+    batches.push_back(batch);
+    at = comma + 1;
+  }
+  return batches;
+}
+
+std::string modules_of(const Problem& problem) {
+  std::string text;
+  for (const auto& [name, count] : problem.modules.entries()) {
+    text += fmt::format("{}{}{}", text.empty() ? "" : ", ", name,
+                        count > 1 ? fmt::format(" ({})", count) : "");
+  }
+  return text;
+}
+
+}  // namespace
+
+int run_kernels(Args args) {
+  KernelsOptions o;
+  OptionTable table("octet kernels", "Which kernel runs each shape of a model, and why.");
+  table.positional("MODEL", &o.model.path, "model directory, or a config with --random-weights");
+  table.add("--batches", &o.batches, "rows of a step, separated by commas");
+  add_model_rows(table, o.model);
+  add_backend_rows(table, o.backend);
+  table.group("Output");
+  add_json_row(table, &o.json);
+  if (table.parse(args) == OptionTable::Outcome::done) {
+    print(table.output());
+    return 0;
+  }
+  const std::vector<int64_t> batches = parse_batches(o.batches);
+  OpenModel open(o.model);
+  const auto backend = open_backend(o.backend);
+  open.load(*backend, 1);
+  OrderedJson rows = OrderedJson::array();
+  std::string text = backend->info().name + "\n";
+  for (Problem& problem : problems_of(open)) {
+    text += fmt::format("\n{}\n", modules_of(problem));
+    for (const int64_t batch : batches) {
+      problem.desc.m = batch;
+      const ops::Choice choice = backend->choose(problem.desc);
+      text += fmt::format("  {}\n    {}  sums as {}, about {:.0f} us, moves {}\n",
+                          to_string(problem.desc), choice.kernel, choice.reduction_id,
+                          choice.estimate_us, show_bytes(static_cast<double>(choice.bytes)));
+      OrderedJson rejected = OrderedJson::array();
+      for (const auto& [kernel, reason] : choice.rejected) {
+        text += fmt::format("      not {}: {}\n", kernel, reason);
+        rejected.push_back({{"kernel", kernel}, {"reason", reason}});
+      }
+      rows.push_back({{"modules", modules_of(problem)},
+                      {"problem", to_string(problem.desc)},
+                      {"kernel", choice.kernel},
+                      {"reduction_id", choice.reduction_id},
+                      {"estimate_us", choice.estimate_us},
+                      {"bytes", choice.bytes},
+                      {"rejected", std::move(rejected)}});
+    }
+  }
+  if (prints_text(o.json)) print(text);
+  write_json(o.json, {{"backend", backend->info().name}, {"kernels", std::move(rows)}});
+  return 0;
+}
+
+}  // namespace octet::cli

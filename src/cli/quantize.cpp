@@ -1,0 +1,126 @@
+// octet quantize SRC --out DIR: a 16-bit checkpoint becomes an FP8 one.
+#include "offline/quantize.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/progress.h"
+#include "cli/output.h"
+#include "cli/verbs.h"
+#include "numerics/scheme.h"
+
+namespace octet::cli {
+namespace {
+
+struct QuantizeFlags {
+  std::string source, out, scheme = "fp8_channel", policy, json;
+  bool overwrite = false;
+  double max_shard_gb = 5;
+};
+
+OptionTable table_of(QuantizeFlags& o) {
+  std::vector<std::string> names;
+  std::string summaries;
+  for (const Scheme& scheme : schemes()) {
+    names.emplace_back(scheme.name);
+    summaries +=
+        fmt::format("{}{}: {}", summaries.empty() ? "" : "; ", scheme.name, scheme.summary);
+  }
+  OptionTable table("octet quantize", "Turn a 16-bit checkpoint into an FP8 one.");
+  table.positional("SRC", &o.source, "model directory in BF16, FP16 or FP32");
+  table.add("--out", &o.out, "the new model directory; made whole or not at all",
+            {.metavar = "DIR", .required = true});
+  table.add("--scheme", &o.scheme, summaries, {.choices = names});
+  table.add("--policy", &o.policy, "precisions of single roles or modules (JSON)",
+            {.metavar = "FILE"});
+  table.add("--overwrite", &o.overwrite, "replace the directory if it exists");
+  table.add("--max-shard-size", &o.max_shard_gb, "most GB of one file", {.least = 0.001});
+  table.group("Output");
+  add_json_row(table, &o.json);
+  return table;
+}
+
+std::vector<offline::QuantizedTensor> worst(const offline::QuantizeReport& report, size_t count) {
+  std::vector<offline::QuantizedTensor> tensors = report.quantized;
+  std::ranges::stable_sort(tensors, {}, &offline::QuantizedTensor::sqnr_db);
+  if (tensors.size() > count) tensors.resize(count);
+  return tensors;
+}
+
+void print_report(const offline::QuantizeReport& r, const QuantizeFlags& o) {
+  std::string text = fmt::format(
+      "{} -> {}  ({})\n"
+      "  {} of {} tensors are FP8 now; {} -> {} ({:.2f}x smaller)\n"
+      "  of {} values: {} saturated, {} small ones became zero, {} not finite\n",
+      o.source, o.out, o.scheme, r.quantized.size(), r.tensors,
+      show_bytes(static_cast<double>(r.bytes_before)),
+      show_bytes(static_cast<double>(r.bytes_after)),
+      static_cast<double>(r.bytes_before) / static_cast<double>(r.bytes_after), r.stats.elements,
+      r.stats.saturated, r.stats.flushed, r.stats.nonfinite());
+  text += "  least signal to noise:\n";
+  for (const offline::QuantizedTensor& tensor : worst(r, 5)) {
+    text += fmt::format("    {:6.2f} dB  {}\n", tensor.sqnr_db, tensor.module);
+  }
+  print(text);
+}
+
+OrderedJson json_of(const offline::QuantizeReport& r, const QuantizeFlags& o) {
+  OrderedJson tensors = OrderedJson::array();
+  for (const offline::QuantizedTensor& t : worst(r, r.quantized.size())) {
+    tensors.push_back({{"module", t.module},
+                       {"format", to_string(t.format)},
+                       {"sqnr_db", t.sqnr_db},
+                       {"saturated", t.stats.saturated},
+                       {"flushed", t.stats.flushed},
+                       {"nonfinite", t.stats.nonfinite()}});
+  }
+  return {{"out", o.out},
+          {"scheme", o.scheme},
+          {"bytes_before", r.bytes_before},
+          {"bytes_after", r.bytes_after},
+          {"tensors", r.tensors},
+          {"quantized", r.quantized.size()},
+          {"elements", r.stats.elements},
+          {"saturated", r.stats.saturated},
+          {"flushed", r.stats.flushed},
+          {"nonfinite", r.stats.nonfinite()},
+          {"notices", r.notices},
+          {"worst_first", std::move(tensors)}};
+}
+
+}  // namespace
+
+int run_quantize(Args args) {
+  QuantizeFlags o;
+  OptionTable table = table_of(o);
+  if (table.parse(args) == OptionTable::Outcome::done) {
+    print(table.output());
+    return 0;
+  }
+  offline::QuantizeOptions options{.source = o.source,
+                                   .out = o.out,
+                                   .scheme = scheme_named(o.scheme).format,
+                                   .overwrite = o.overwrite,
+                                   .shard_bytes = static_cast<int64_t>(o.max_shard_gb * 1e9)};
+  if (!o.policy.empty()) options.policy = read_policy_file(o.policy);
+  std::optional<Progress> bar;
+  int64_t shown = 0;
+  const offline::QuantizeReport report =
+      offline::quantize_checkpoint(options, [&](int64_t done, int64_t total) {
+        if (!bar) bar.emplace("quantize", total, Progress::Unit::bytes);
+        bar->advance(done - shown);
+        shown = done;
+      });
+  bar.reset();
+  for (const std::string& notice : report.notices) log::info("{}", notice);
+  if (report.stats.nonfinite() > 0) {
+    log::warning("{} weights are NaN or infinite in the source", report.stats.nonfinite());
+  }
+  if (prints_text(o.json)) print_report(report, o);
+  write_json(o.json, json_of(report, o));
+  return 0;
+}
+
+}  // namespace octet::cli

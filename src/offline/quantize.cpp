@@ -1,0 +1,274 @@
+#include "offline/quantize.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "base/atomic_write.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "model/binder.h"
+#include "model/quant_schema.h"
+#include "ops/null_backend.h"
+
+namespace octet::offline {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What belongs to a model beside its weights. config.json is written anew.
+constexpr std::string_view kCompanions[] = {"generation_config.json",
+                                            "tokenizer.json",
+                                            "tokenizer_config.json",
+                                            "tokenizer.model",
+                                            "vocab.json",
+                                            "merges.txt",
+                                            "added_tokens.json",
+                                            "special_tokens_map.json",
+                                            "chat_template.jinja",
+                                            "chat_template.json",
+                                            "LICENSE",
+                                            "LICENSE.txt",
+                                            "NOTICE"};
+
+// What becomes of the model's linears.
+struct Plan {
+  std::map<std::string, Shape, std::less<>> quantized;  // by module name
+  std::vector<std::string> order;                       // of the modules in `quantized`
+  std::vector<std::string> kept;                        // linears that stay as they are
+  LinearFormat format;                                  // of all quantized ones
+  bool has_input = false;                               // format.input is decided
+  std::vector<std::string> notices;
+};
+
+void refuse_source(const model::ModelConfig& config, const QuantizeOptions& options) {
+  if (config.quant) {
+    throw Error({.what = "the checkpoint is quantized already",
+                 .where = options.source,
+                 .value = "config.json has a quantization_config",
+                 .accepted = "a checkpoint in BF16, FP16 or FP32"});
+  }
+  std::error_code ignored;
+  if (fs::equivalent(options.source, options.out, ignored)) {
+    throw Error({.what = "a checkpoint cannot replace the one that it is made from",
+                 .where = "--out",
+                 .value = options.out});
+  }
+}
+
+// A checkpoint says one format for all its FP8 linears. kv_b_proj may lack the input format: that
+// none multiplies its weight is the loader's rule, not the checkpoint's.
+void add_format(Plan& plan, const ops::Linear& linear, const LinearFormat& format) {
+  LinearFormat& common = plan.format;
+  const bool weight_only = linear.role == Role::attn_latent && !format.input;
+  const bool first = !common.weight;
+  if (first) common.weight = format.weight;
+  if (!weight_only && !plan.has_input) {
+    common.input = format.input;
+    common.when = format.when;
+    plan.has_input = true;
+  }
+  const bool fits = weight_only ? common.weight == format.weight : common == format;
+  if (fits) return;
+  throw Error({.what = "a checkpoint can say one FP8 format, and the policy asks for two",
+               .where = fmt::format("--policy, module '{}'", linear.name),
+               .value = to_string(format),
+               .accepted = fmt::format("{}, or 16-bit", to_string(common))});
+}
+
+// Asks the family for its linears and the policy for each of them.
+Plan make_plan(const model::ModelConfig& config,
+               const std::shared_ptr<const model::WeightSource>& source,
+               const QuantizeOptions& options) {
+  // A backend that computes nothing binds and checks every tensor, and copies none.
+  ops::NullBackend nowhere;
+  model::LoadOptions unquantized{.compute = model::Compute::bf16, .max_positions = 1};
+  const auto model = model::load_model(config, source, nowhere, unquantized);
+  model::LoadOptions wanted{.compute = model::Compute::fp8, .online = options.scheme};
+  wanted.policy = options.policy;
+  const Policy policy = model::effective_policy(config, wanted);
+
+  Plan plan;
+  plan.notices = model->notices();
+  for (const model::LinearUse& use : model->linears()) {
+    const ops::Linear& linear = *use.linear;
+    const LinearFormat& format = resolve(policy, linear.role, linear.name).format;
+    if (!format.weight) {
+      if (linear.role != Role::lm_head || !config.tied_embeddings) {
+        plan.kept.push_back(linear.name);
+      }
+      continue;
+    }
+    add_format(plan, linear, format);
+    plan.quantized.emplace(linear.name, Shape{linear.out, linear.in});
+  }
+  if (plan.quantized.empty()) {
+    throw Error({.what = "the policy leaves nothing to quantize", .where = "--policy"});
+  }
+  return plan;
+}
+
+// Weight matrices that the model does not use (multi-token prediction): they are copied, and a
+// reader must be told that they are not FP8.
+std::vector<std::string> unused_modules(const model::Checkpoint& source, const Plan& plan) {
+  constexpr std::string_view suffix = ".weight";
+  const std::set<std::string, std::less<>> kept(plan.kept.begin(), plan.kept.end());
+  std::vector<std::string> modules;
+  for (const std::string& name : source.names()) {
+    if (!name.ends_with(suffix) || source.find(name)->shape.rank != 2) continue;
+    const std::string module = name.substr(0, name.size() - suffix.size());
+    if (module == "model.embed_tokens" || plan.quantized.contains(module) ||
+        kept.contains(module)) {
+      continue;
+    }
+    modules.push_back(module);
+  }
+  return modules;
+}
+
+template <class T>
+std::vector<std::byte> bytes_of(const std::vector<T>& values) {
+  std::vector<std::byte> bytes(values.size() * sizeof(T));
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+double sqnr_db(const Tensor& stored, const QuantFormat& format,
+               const model::QuantizedWeight& weight) {
+  const std::vector<float> values = model::to_float(stored);
+  std::vector<float> back(values.size());
+  dequantize(weight.codes, stored.rows(), stored.cols(), format, weight.scales, back);
+  double signal = 0, noise = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!std::isfinite(values[i])) continue;
+    const double x = values[i], error = back[i] - x;
+    signal += x * x;
+    noise += error * error;
+  }
+  return 10.0 * std::log10(signal / noise);
+}
+
+// Quantizes a weight when its codes or its scales are asked for. A file has its scales, wider
+// types, before all codes, so each weight is quantized twice rather than kept in memory.
+class Quantizer {
+ public:
+  Quantizer(const model::Checkpoint& source, const QuantFormat& format, QuantizeReport& report)
+      : source_(source), format_(format), report_(report) {}
+
+  std::vector<std::byte> codes(const std::string& module) {
+    const Tensor& stored = *source_.find(module + ".weight");
+    const model::QuantizedWeight weight = model::quantize_weight(stored, format_);
+    report_.stats += weight.stats;
+    report_.quantized.push_back({module, format_, weight.stats, sqnr_db(stored, format_, weight)});
+    return bytes_of(weight.codes);
+  }
+
+  std::vector<std::byte> scales(const std::string& module) const {
+    return bytes_of(model::quantize_weight(*source_.find(module + ".weight"), format_).scales);
+  }
+
+ private:
+  const model::Checkpoint& source_;
+  QuantFormat format_;
+  QuantizeReport& report_;
+};
+
+std::vector<model::PendingTensor> pending_tensors(const model::Checkpoint& source, const Plan& plan,
+                                                  std::string_view scale_suffix,
+                                                  Quantizer& quantizer) {
+  constexpr std::string_view suffix = ".weight";
+  std::vector<model::PendingTensor> pending;
+  for (const std::string& name : source.names()) {
+    const Tensor stored = *source.find(name);
+    const std::string module =
+        name.ends_with(suffix) ? name.substr(0, name.size() - suffix.size()) : std::string();
+    if (!plan.quantized.contains(module)) {
+      pending.push_back({name, stored.type, stored.shape, [stored] {
+                           const auto* data = stored.as<const std::byte>();
+                           return std::vector<std::byte>(data, data + stored.bytes());
+                         }});
+      continue;
+    }
+    const QuantFormat& format = *plan.format.weight;
+    const ScaleShape cells = scale_shape(format.grid, stored.rows(), stored.cols());
+    // One scale a tensor is a vector of one value in both schemas.
+    const Shape shape = format.grid == grids::tensor ? Shape{1} : Shape{cells.rows, cells.cols};
+    pending.push_back({name, dtype_of(format.fp8), stored.shape,
+                       [&quantizer, module] { return quantizer.codes(module); }});
+    pending.push_back({module + std::string(scale_suffix), DType::f32, shape,
+                       [&quantizer, module] { return quantizer.scales(module); }});
+  }
+  return pending;
+}
+
+void write_config(const fs::path& source, const fs::path& out, const OrderedJson& quant) {
+  auto config = parse_json_file<OrderedJson>(source / "config.json");
+  config["quantization_config"] = quant;
+  AtomicFile file(out / "config.json");
+  file.write(dump_json(config, 2) + "\n");
+  file.commit();
+}
+
+void copy_companions(const fs::path& source, const fs::path& out) {
+  for (const std::string_view name : kCompanions) {
+    if (!fs::is_regular_file(source / name)) continue;
+    std::error_code error;
+    fs::copy_file(source / name, out / name, error);
+    if (error) {
+      throw Error({.what = "cannot copy a file",
+                   .where = (source / name).string(),
+                   .value = error.message()});
+    }
+  }
+}
+
+}  // namespace
+
+QuantizeReport quantize_checkpoint(const QuantizeOptions& options,
+                                   const std::function<void(int64_t, int64_t)>& progress) {
+  const model::ModelConfig config = model::read_config(options.source);
+  refuse_source(config, options);
+  const auto source = std::make_shared<const model::Checkpoint>(options.source);
+  const Plan plan = make_plan(config, source, options);
+
+  std::vector<std::string> ignored = plan.kept;
+  const std::vector<std::string> unused = unused_modules(*source, plan);
+  ignored.insert(ignored.end(), unused.begin(), unused.end());
+  const OrderedJson quant = model::write_quant_config(plan.format, ignored);
+  // Read back at once: what the writer cannot say and the reader cannot take shows here.
+  const model::QuantConfig read =
+      model::read_quant_config(Json::parse(quant.dump()), "the new quantization_config");
+
+  QuantizeReport report;
+  report.notices = plan.notices;
+  if (!unused.empty()) {
+    report.notices.push_back(fmt::format(
+        "{} weights that the model does not use are copied as they are", unused.size()));
+  }
+  Quantizer quantizer(*source, *plan.format.weight, report);
+  const std::vector<model::PendingTensor> tensors =
+      pending_tensors(*source, plan, model::scale_suffix(read), quantizer);
+
+  AtomicDirectory directory(options.out,
+                            options.overwrite ? Overwrite::replace : Overwrite::refuse);
+  model::write_checkpoint(directory.path().string(), tensors, options.shard_bytes, progress);
+  copy_companions(options.source, directory.path());
+  write_config(options.source, directory.path(), quant);
+  directory.commit();
+
+  report.bytes_before = source->bytes();
+  report.tensors = static_cast<int64_t>(source->names().size());
+  for (const model::PendingTensor& tensor : tensors) {
+    report.bytes_after += tensor.shape.count() * static_cast<int64_t>(size_of(tensor.type));
+  }
+  return report;
+}
+
+}  // namespace octet::offline

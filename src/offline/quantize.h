@@ -1,0 +1,47 @@
+// 16-bit checkpoint in, FP8 checkpoint out, one tensor in memory at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "model/checkpoint.h"
+#include "numerics/policy.h"
+#include "numerics/quantize.h"
+
+namespace octet::offline {
+
+struct QuantizeOptions {
+  std::string source;  // a directory in Hugging Face layout
+  std::string out;     // made whole or not at all
+  LinearFormat scheme;
+  std::vector<PolicyRow> policy;  // of --policy FILE: above the defaults
+  bool overwrite = false;
+  int64_t shard_bytes = int64_t{5} << 30;
+};
+
+struct QuantizedTensor {
+  std::string module;
+  QuantFormat format;
+  QuantStats stats;
+  double sqnr_db = 0;  // signal over quantization noise; infinite if nothing changed
+};
+
+struct QuantizeReport {
+  int64_t bytes_before = 0, bytes_after = 0;  // of all tensors
+  int64_t tensors = 0;                        // of the source
+  std::vector<QuantizedTensor> quantized;     // in the order of the files
+  QuantStats stats;                           // of all quantized tensors
+  std::vector<std::string> notices;
+};
+
+// Which linears become FP8, and in what format, is decided by what also decides when the checkpoint
+// is loaded with --scheme: the family's own list of linears and the precision policy. All other
+// tensors are copied as they are. Throws Error if the source is FP8 already, if the policy asks for
+// two FP8 formats (a checkpoint has room for one) or for one that no schema can say, and if `out`
+// exists. `progress(done, total)` counts bytes written.
+QuantizeReport quantize_checkpoint(const QuantizeOptions& options,
+                                   const std::function<void(int64_t, int64_t)>& progress = {});
+
+}  // namespace octet::offline
