@@ -290,8 +290,11 @@ TEST(MlaLinear, AbsorbAndExpand) {
             }
           }
         }
-        for_each_backend([&](ops::Backend& backend, const std::string& name) {
-          Rig rig(backend);
+        const std::string what = fmt::format(
+            "t={} h={} nope={} v={} lora={} w={} x={}", tokens, heads, nope, v, lora,
+            weight.format ? octet::to_string(*weight.format) : std::string(name_of(weight.type)),
+            name_of(type));
+        const auto put_weight = [&](Rig& rig) {
           ops::Linear kv_b;
           kv_b.out = rows;
           kv_b.in = lora;
@@ -300,18 +303,23 @@ TEST(MlaLinear, AbsorbAndExpand) {
           } else {
             kv_b.plain = rig.put(weight.type, {rows, lora}, w);
           }
-          const std::string what = fmt::format(
-              "t={} h={} nope={} v={} lora={} w={} x={}", tokens, heads, nope, v, lora,
-              weight.format ? octet::to_string(*weight.format) : std::string(name_of(weight.type)),
-              name_of(type));
-          const Tensor a = rig.make(type, {tokens, heads, lora}),
-                       e = rig.make(type, {tokens, heads, v});
-          backend.mla_absorb(rig.put(type, {tokens, heads, width}, q), kv_b, nope, a);
-          backend.mla_expand(rig.put(type, {tokens, heads, lora}, o), kv_b, nope, e);
-          report("mla_absorb", name, what, worst(rig.get(a), absorbed.value, [&](size_t i) {
+          return kv_b;
+        };
+        ops::OpDesc desc{"mla_absorb", tokens, rows, lora, weight.type, weight.format, {}, type};
+        for_each_kernel(desc.op, desc, [&](ops::Backend& backend, const std::string& kernel) {
+          Rig rig(backend);
+          const Tensor out = rig.make(type, {tokens, heads, lora});
+          backend.mla_absorb(rig.put(type, {tokens, heads, width}, q), put_weight(rig), nope, out);
+          report("mla_absorb", kernel, what, worst(rig.get(out), absorbed.value, [&](size_t i) {
                    return with_output(budgets::reordered_sum(nope, absorbed.magnitude[i]), type);
                  }));
-          report("mla_expand", name, what, worst(rig.get(e), expanded.value, [&](size_t i) {
+        });
+        desc.op = "mla_expand";
+        for_each_kernel(desc.op, desc, [&](ops::Backend& backend, const std::string& kernel) {
+          Rig rig(backend);
+          const Tensor out = rig.make(type, {tokens, heads, v});
+          backend.mla_expand(rig.put(type, {tokens, heads, lora}, o), put_weight(rig), nope, out);
+          report("mla_expand", kernel, what, worst(rig.get(out), expanded.value, [&](size_t i) {
                    return with_output(budgets::reordered_sum(lora, expanded.magnitude[i]), type);
                  }));
         });

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "backends/cpu/kernels/checks.h"
 #include "backends/cpu/kernels/exact_ops.h"
 #include "backends/cpu/kernels/exact_quantize.h"
 #include "backends/cpu/kernels/input_form.h"
@@ -40,6 +41,14 @@ ops::OpDesc describe(const char* op, const ops::Activation& x, const ops::Linear
   desc.k = w.in;
   describe_weight(w, desc);
   desc.activation = x.plain ? x.plain.type : DType::bf16;
+  return desc;
+}
+
+// kv_b's products take their activations plain, whatever kv_b.input says for other uses.
+ops::OpDesc describe_product(const char* op, const Tensor& x, const ops::Linear& kv_b) {
+  ops::OpDesc desc = describe(op, x, kv_b);
+  desc.m = x.shape[0];
+  desc.input_format.reset();
   return desc;
 }
 
@@ -96,6 +105,10 @@ bool with_table(const Tables& tables, const std::string& op, Use use) {
     use(tables.attention);
   } else if (op == "mla_attention") {
     use(tables.mla_attention);
+  } else if (op == "mla_absorb") {
+    use(tables.mla_absorb);
+  } else if (op == "mla_expand") {
+    use(tables.mla_expand);
   } else {
     return false;
   }
@@ -215,14 +228,6 @@ void CpuBackend::mla_kv_write(const Tensor& latent, const Tensor& k_pe, const op
                               const ops::Batch& batch) {
   cpu::mla_kv_write(context_, latent, k_pe, cache, batch);
 }
-void CpuBackend::mla_absorb(const Tensor& q, const ops::Linear& kv_b, int64_t nope,
-                            const Tensor& out) {
-  cpu::mla_absorb(context_, q, kv_b, nope, out);
-}
-void CpuBackend::mla_expand(const Tensor& o_latent, const ops::Linear& kv_b, int64_t nope,
-                            const Tensor& out) {
-  cpu::mla_expand(context_, o_latent, kv_b, nope, out);
-}
 void CpuBackend::moe_route(const Tensor& logits, const Tensor& bias, const ops::RouterSpec& spec,
                            const ops::Routing& out) {
   cpu::moe_route(context_, logits, bias, spec, out);
@@ -237,6 +242,7 @@ void CpuBackend::sample(const Tensor& logits, std::span<const ops::SampleRow> ro
 void CpuBackend::linear(const ops::Activation& x, const ops::Linear& w, const Tensor& out) {
   if (x.rows() == 0) return;
   const ops::Activation form = input_form(context_, x, w, kInputSlot);
+  check_linear("linear", form, w, out);
   pick(tables_.linear, describe("linear", form, w), caps_, pin("linear"))
       .row->launch(context_, form, w, out);
 }
@@ -260,6 +266,7 @@ void CpuBackend::head_linear(const Tensor& x, const ops::Linear& w, const Tensor
     unsupported("head_linear", "the output must be f32 and the input plain",
                 {{"x", x}, {"w", w.plain}, {"out", out}});
   }
+  check_linear("head_linear", x, w, out);
   pick(tables_.head_linear, describe("head_linear", x, w), caps_, pin("head_linear"))
       .row->launch(context_, x, w, out);
 }
@@ -267,6 +274,7 @@ void CpuBackend::head_linear(const Tensor& x, const ops::Linear& w, const Tensor
 void CpuBackend::attention(const Tensor& q, const ops::GqaCache& cache, const ops::Batch& batch,
                            const ops::AttentionSpec& spec, const Tensor& out, const Tensor& lse) {
   if (batch.rows == 0) return;
+  check_attention(q, cache, batch, out, lse);
   // One scale a block and head, whichever way it was chosen.
   const QuantFormat format{
       fp8_of(cache.k.type), {0, static_cast<int32_t>(q.cols())}, ScaleType::f32};
@@ -275,11 +283,28 @@ void CpuBackend::attention(const Tensor& q, const ops::GqaCache& cache, const op
       .row->launch(context_, q, cache, batch, spec, out, lse);
 }
 
+void CpuBackend::mla_absorb(const Tensor& q, const ops::Linear& kv_b, int64_t nope,
+                            const Tensor& out) {
+  check_mla_product("mla_absorb", q, kv_b, nope, out);
+  if (q.shape[0] == 0) return;
+  pick(tables_.mla_absorb, describe_product("mla_absorb", q, kv_b), caps_, pin("mla_absorb"))
+      .row->launch(context_, q, kv_b, nope, out);
+}
+
+void CpuBackend::mla_expand(const Tensor& o_latent, const ops::Linear& kv_b, int64_t nope,
+                            const Tensor& out) {
+  check_mla_product("mla_expand", o_latent, kv_b, nope, out);
+  if (o_latent.shape[0] == 0) return;
+  pick(tables_.mla_expand, describe_product("mla_expand", o_latent, kv_b), caps_, pin("mla_expand"))
+      .row->launch(context_, o_latent, kv_b, nope, out);
+}
+
 void CpuBackend::mla_attention(const Tensor& q_latent, const Tensor& q_pe,
                                const ops::MlaCache& cache, const ops::Batch& batch,
                                const ops::AttentionSpec& spec, const Tensor& out,
                                const Tensor& lse) {
   if (batch.rows == 0) return;
+  check_mla_attention(q_latent, q_pe, cache, batch, out, lse);
   pick(tables_.mla_attention,
        describe_attention("mla_attention", q_latent, cache.latent, cache.format, spec), caps_,
        pin("mla_attention"))
@@ -289,8 +314,8 @@ void CpuBackend::mla_attention(const Tensor& q_latent, const Tensor& q_pe,
 void CpuBackend::moe_experts(const ops::Activation& x, const ops::Routing& routing,
                              std::span<const ops::GatedMlp> experts, const Tensor& out) {
   if (x.rows() == 0) return;
-  invariant(!experts.empty(), "moe_experts needs experts");
-  ops::OpDesc desc = describe("moe_experts", x, experts[0].gate);
+  check_moe(x, routing, experts, out);
+  const ops::OpDesc desc = describe("moe_experts", x, experts[0].gate);
   pick(tables_.moe, desc, caps_, pin("moe_experts"))
       .row->launch(context_, x, routing, experts, out);
 }

@@ -1,5 +1,7 @@
 #include "backends/cpu/select.h"
 
+#include "backends/cpu/kernels/exact_ops.h"
+#include "backends/cpu/kernels/fast_mla_absorb.h"
 #include "base/error.h"
 
 namespace octet::cpu {
@@ -9,6 +11,35 @@ template <typename Row>
 void append(std::vector<Row>& rows, std::span<const Row> more) {
   rows.insert(rows.end(), more.begin(), more.end());
 }
+
+// MLA's products with kv_b: a pair of functions rather than a table, so the rows are made here.
+std::optional<std::string> never_refuses(const ops::OpDesc&, const CpuCaps&) {
+  return std::nullopt;
+}
+
+std::optional<std::string> fast_product_refuses(const ops::OpDesc& desc, const CpuCaps& caps) {
+  Tensor x;
+  x.type = desc.activation;
+  ops::Linear kv_b;
+  kv_b.plain.type = desc.weight;
+  return fast_mla_absorb_refuses(x, kv_b, caps);
+}
+
+// Half of kv_b each, and every weight has to be decoded once.
+template <int64_t MacsPerNs>
+double product_us(const ops::OpDesc& desc, const CpuCaps& caps) {
+  const double weights = 0.5 * static_cast<double>(desc.n) * static_cast<double>(desc.k);
+  return weights * (static_cast<double>(desc.m) / MacsPerNs + 1.0) / 1e3 / caps.threads + 5.0;
+}
+
+constexpr MlaProductRow kFastAbsorb{"avx512", "fma_chain", fast_product_refuses, product_us<16>,
+                                    fast_mla_absorb};
+constexpr MlaProductRow kFastExpand{"avx512", "fma_chain", fast_product_refuses, product_us<16>,
+                                    fast_mla_expand};
+constexpr MlaProductRow kExactAbsorb{"exact", "blocks128_columns", never_refuses, product_us<4>,
+                                     mla_absorb};
+constexpr MlaProductRow kExactExpand{"exact", "blocks128_lanes16", never_refuses, product_us<4>,
+                                     mla_expand};
 
 }  // namespace
 
@@ -62,12 +93,16 @@ Tables kernel_tables(bool exact_only) {
     append(tables.moe, fast_moe_rows());
     append(tables.attention, fast_attention_rows());
     append(tables.mla_attention, fast_mla_attention_rows());
+    tables.mla_absorb.push_back(kFastAbsorb);
+    tables.mla_expand.push_back(kFastExpand);
   }
   append(tables.linear, exact_linear_rows());
   append(tables.head_linear, exact_linear_rows());
   append(tables.moe, exact_moe_rows());
   append(tables.attention, exact_attention_rows());
   append(tables.mla_attention, exact_mla_attention_rows());
+  tables.mla_absorb.push_back(kExactAbsorb);
+  tables.mla_expand.push_back(kExactExpand);
   return tables;
 }
 

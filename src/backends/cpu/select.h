@@ -8,6 +8,8 @@
 //   moe_experts    rows     gate.out           gate.in      those of expert 0's gate
 //   attention      rows     query heads        head_dim     the cache's type; its  present iff
 //   mla_attention  rows     heads              kv_lora      format if it is FP8    spec.fp8
+//   mla_absorb     rows     kv_b.out           kv_b.in      kv_b's                 absent
+//   mla_expand     rows     kv_b.out           kv_b.in      kv_b's                 absent
 //
 // `activation` is the type of x.plain, or of q. m never decides which order of summation is used:
 // the reduction_id is chosen once for each (n, k, formats), as the one of the row that is fastest
@@ -38,12 +40,18 @@ std::string name_of(const CpuCaps& caps);
 // What `options.kernels` leaves of `found`. Error if it asks for what is not there.
 CpuCaps caps_for(const CpuOptions& options, CpuCaps found);
 
+// See Backend::mla_absorb and Backend::mla_expand.
+using MlaProductLaunch = void(const KernelContext&, const Tensor& x, const ops::Linear& kv_b,
+                              int64_t nope, const Tensor& out);
+using MlaProductRow = KernelRow<MlaProductLaunch>;
+
 // The rows that may run, exact ones included; `exact_only` leaves the exact ones.
 struct Tables {
   std::vector<LinearRow> linear, head_linear;
   std::vector<MoeRow> moe;
   std::vector<AttentionRow> attention;
   std::vector<MlaAttentionRow> mla_attention;
+  std::vector<MlaProductRow> mla_absorb, mla_expand;
 };
 Tables kernel_tables(bool exact_only);
 

@@ -170,24 +170,6 @@ class Worker {
 void exact_attention(const KernelContext& context, const Tensor& q, const ops::GqaCache& cache,
                      const ops::Batch& batch, const ops::AttentionSpec& spec, const Tensor& out,
                      const Tensor& lse) {
-  const bool ranks = q.shape.rank == 3 && out.shape.rank == 3 && cache.k.shape.rank == 4 &&
-                     cache.v.shape == cache.k.shape && cache.k.contiguous() && cache.v.contiguous();
-  const bool fits =
-      ranks && q.shape == out.shape && q.shape[0] == batch.rows && q.shape[2] == cache.k.shape[3] &&
-      q.shape[1] % cache.k.shape[2] == 0 &&
-      (!lse || (lse.type == DType::f32 && lse.rows() == batch.rows && lse.cols() == q.shape[1]));
-  const bool types = fits && is_float_type(q.type) && cache.v.type == cache.k.type &&
-                     (out.type == DType::f32 || out.type == DType::bf16) &&
-                     (!is_fp8(cache.k.type) || (cache.k_scale && cache.v_scale));
-  if (!types) {
-    unsupported("attention", "shapes or types do not fit",
-                {{"q", q},
-                 {"k", cache.k},
-                 {"v", cache.v},
-                 {"k_scale", cache.k_scale},
-                 {"out", out},
-                 {"lse", lse}});
-  }
   const Problem problem{q,          cache,
                         batch,      spec,
                         out,        lse,

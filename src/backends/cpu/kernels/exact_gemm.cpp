@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "backends/cpu/kernels/checks.h"
+
 namespace octet::cpu {
 namespace {
 
@@ -106,20 +108,9 @@ void multiply_range(const Segments& segments, const DecodedRows& x, const RowDec
 
 void exact_linear(const KernelContext& context, const ops::Activation& x, const ops::Linear& w,
                   const Tensor& out) {
+  check_linear("linear", x, w, out);
   const bool quantized = w.input.has_value();
   const Tensor& given = quantized ? x.quant.codes : x.plain;
-  const Tensor& weight = w.quant ? w.quant.codes : w.plain;
-  const bool fits = given && weight && given.cols() == w.in && weight.rows() == w.out &&
-                    weight.cols() == w.in && out.cols() == w.out && out.rows() == given.rows() &&
-                    (!w.bias || w.bias.count() == w.out);
-  const bool types = fits && (out.type == DType::f32 || out.type == DType::bf16) &&
-                     (quantized ? is_fp8(given.type) : is_float_type(given.type)) &&
-                     (w.quant ? is_fp8(weight.type) : is_float_type(weight.type)) &&
-                     (!w.bias || is_float_type(w.bias.type));
-  if (!types) {
-    unsupported("linear " + w.name, fits ? "unsupported types" : "shapes do not fit",
-                {{"x", given}, {"w", weight}, {"bias", w.bias}, {"out", out}});
-  }
   const RowDecoder inputs(quantized ? Tensor{} : x.plain, quantized ? x.quant : QuantTensor{});
   const RowDecoder weights(w.plain, w.quant);
   const Segments segments = segments_of(w.in, weights.scale_step(), inputs.scale_step());

@@ -196,33 +196,9 @@ class Worker {
 void exact_mla_attention(const KernelContext& context, const Tensor& q_latent, const Tensor& q_pe,
                          const ops::MlaCache& cache, const ops::Batch& batch,
                          const ops::AttentionSpec& spec, const Tensor& out, const Tensor& lse) {
-  const bool ranks = q_latent.shape.rank == 3 && q_pe.shape.rank == 3 && out.shape.rank == 3 &&
-                     cache.latent.shape.rank == 3 && cache.rope.shape.rank == 3;
-  const bool fits = ranks && q_latent.shape == out.shape && q_latent.shape[0] == batch.rows &&
-                    q_latent.shape[2] == cache.latent.shape[2] && q_pe.shape[0] == batch.rows &&
-                    q_pe.shape[1] == q_latent.shape[1] && q_pe.shape[2] == cache.rope.shape[2] &&
-                    cache.latent.contiguous() && cache.rope.contiguous() &&
-                    (!lse || (lse.type == DType::f32 && lse.rows() == batch.rows &&
-                              lse.cols() == q_latent.shape[1]));
-  const int64_t lora = fits ? cache.latent.shape[2] : 0;
+  const int64_t lora = cache.latent.shape[2];
   const int64_t groups = (lora + kLatentGroup - 1) / kLatentGroup;
-  const bool fp8 = is_fp8(cache.latent.type);
-  const bool scaled = fp8 && cache.format.scale != ScaleType::unit;
-  const bool types = fits && is_float_type(q_latent.type) && is_float_type(q_pe.type) &&
-                     is_float_type(cache.rope.type) &&
-                     (out.type == DType::f32 || out.type == DType::bf16) &&
-                     (!scaled || (cache.latent_scale && cache.latent_scale.contiguous() &&
-                                  cache.latent_scale.cols() == groups));
-  if (!types) {
-    unsupported("mla_attention", "shapes or types do not fit",
-                {{"q_latent", q_latent},
-                 {"q_pe", q_pe},
-                 {"latent", cache.latent},
-                 {"latent_scale", cache.latent_scale},
-                 {"rope", cache.rope},
-                 {"out", out},
-                 {"lse", lse}});
-  }
+  const bool scaled = is_fp8(cache.latent.type) && cache.format.scale != ScaleType::unit;
   const Problem problem{q_latent,          q_pe, cache,         batch,  spec,  out, lse,
                         q_latent.shape[1], lora, q_pe.shape[2], groups, scaled};
   // With few tokens, heads are spread over the threads; each then decodes the latents again.

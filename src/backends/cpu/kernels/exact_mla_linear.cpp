@@ -11,16 +11,6 @@ namespace {
 
 constexpr int64_t kRowChunk = 256;
 
-void check(const char* op, const Tensor& x, const ops::Linear& kv_b, int64_t nope,
-           const Tensor& out, bool fits) {
-  const Tensor& weight = kv_b.quant ? kv_b.quant.codes : kv_b.plain;
-  const bool types = x && out && weight && is_float_type(x.type) &&
-                     (is_float_type(weight.type) || is_fp8(weight.type)) &&
-                     (out.type == DType::f32 || out.type == DType::bf16);
-  if (fits && types && nope > 0 && weight.rows() == kv_b.out && weight.cols() == kv_b.in) return;
-  unsupported(op, "shapes or types do not fit", {{"x", x}, {"kv_b", weight}, {"out", out}});
-}
-
 }  // namespace
 
 // The sum runs over rows of the weight, so that lanes lie along the latents: blocks of 128 rows,
@@ -28,11 +18,7 @@ void check(const char* op, const Tensor& x, const ops::Linear& kv_b, int64_t nop
 // scales change along the sum and across the outputs alike.
 void mla_absorb(const KernelContext& context, const Tensor& q, const ops::Linear& kv_b,
                 int64_t nope, const Tensor& out) {
-  const bool ranks = q.shape.rank == 3 && out.shape.rank == 3 && out.shape[1] > 0;
-  const int64_t heads = ranks ? out.shape[1] : 1, lora = kv_b.in, per_head = kv_b.out / heads;
-  check("mla_absorb", q, kv_b, nope, out,
-        ranks && q.shape[0] == out.shape[0] && q.shape[1] == heads && q.shape[2] >= nope &&
-            out.shape[2] == lora && per_head * heads == kv_b.out && per_head >= nope);
+  const int64_t heads = out.shape[1], lora = kv_b.in, per_head = kv_b.out / heads;
   const RowDecoder weights(kv_b.plain, kv_b.quant);
   const Heads q_heads(q), out_heads(out);
   const int64_t tokens = q.shape[0];
@@ -59,12 +45,8 @@ void mla_absorb(const KernelContext& context, const Tensor& q, const ops::Linear
 // One linear a head: the rows of the weight that make V.
 void mla_expand(const KernelContext& context, const Tensor& o_latent, const ops::Linear& kv_b,
                 int64_t nope, const Tensor& out) {
-  const bool ranks = o_latent.shape.rank == 3 && out.shape.rank == 3 && out.shape[1] > 0;
-  const int64_t heads = ranks ? out.shape[1] : 1, lora = kv_b.in, per_head = kv_b.out / heads;
+  const int64_t heads = out.shape[1], lora = kv_b.in, per_head = kv_b.out / heads;
   const int64_t v = per_head - nope;
-  check("mla_expand", o_latent, kv_b, nope, out,
-        ranks && o_latent.shape[0] == out.shape[0] && o_latent.shape[1] == heads &&
-            o_latent.shape[2] == lora && out.shape[2] == v && per_head * heads == kv_b.out);
   const RowDecoder weights(kv_b.plain, kv_b.quant);
   const Segments segments = segments_of(lora, weights.scale_step());
   const int64_t tokens = o_latent.shape[0], chunk = std::min(tokens, kRowChunk);
