@@ -22,12 +22,13 @@ namespace {
 using namespace simd;
 
 constexpr int kGroup = 6;       // rows of x in a tile
-constexpr int kDirect = 4;      // up to so many rows of x, W is decoded in registers and used once
+constexpr int kDirect = 6;      // up to so many rows of x, W is decoded in registers and used once
 constexpr int64_t kVecs = 4;    // FP32 vectors in a chunk
 constexpr int64_t kBlock = 16;  // chunks of k that a tile handles before the next: x stays in L1
 constexpr int64_t kPanelBytes = 512 << 10;  // decoded rows of W: in half of a small L2
 constexpr int64_t kPanelRows = 32;
-constexpr int64_t kBlockGroups = 8;  // groups of x whose accumulators are kept over blocks of k
+constexpr int64_t kFewGroups = 4;
+constexpr int64_t kTurn = 8;  // groups of x whose accumulators are kept over blocks of k
 
 // --- decoding ---------------------------------------------------------------------------------
 // A decoder turns 64 stored values into four vectors. The order in which it does so is its own, and
@@ -255,6 +256,17 @@ struct Rows4 {
   }
 };
 
+// The lines of one chunk, `ahead` bytes on. Integers, as the place may lie beyond the mapping.
+template <int Lines>
+OCTET_AVX512_INLINE void prefetch_ahead(const std::byte* p, int64_t ahead) {
+#pragma GCC unroll 4
+  for (int line = 0; line < Lines; ++line) {
+    const uintptr_t place = reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(ahead) +
+                            static_cast<uintptr_t>(64 * line);
+    _mm_prefetch(reinterpret_cast<const char*>(place), _MM_HINT_T0);
+  }
+}
+
 // acc += one chunk, W decoded in registers.
 template <int M, class Decoder, bool Full>
 OCTET_AVX512_INLINE void direct_chunk(Accumulators<M>& acc, const Decoder& decoder,
@@ -264,12 +276,7 @@ OCTET_AVX512_INLINE void direct_chunk(Accumulators<M>& acc, const Decoder& decod
     const std::byte* p = rows.row[r] + k * Decoder::bytes;
     __m512 w[kVecs];
     if constexpr (Full) {
-#pragma GCC unroll 4
-      for (int line = 0; line < Decoder::bytes; ++line) {
-        _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(p) +
-                                                   static_cast<uintptr_t>(rows.ahead + 64 * line)),
-                     _MM_HINT_T0);
-      }
+      prefetch_ahead<Decoder::bytes>(p, rows.ahead);
       decoder.full(p, w);
     } else {
       decoder.part(p, valid, w);
@@ -409,15 +416,18 @@ void gather_scales(const Matrix& w, int64_t n, float* out) {
   }
 }
 
+// Decodes `chunks` chunks from chunk `first` on of four rows: [chunk][vector][4 rows][16].
 template <class Decoder>
-OCTET_AVX512 void decode_rows4(const Matrix& w, int64_t n, float* out) {
+OCTET_AVX512 void decode_rows4(const Matrix& w, int64_t n, int64_t first, int64_t chunks,
+                               float* out) {
   const Decoder decoder = Decoder::make();
   const Rows4 rows = Rows4::of(w, n);
-  for (int64_t k = 0; k < w.k; k += kChunk, out += kChunk * 4) {
+  for (int64_t k = first * kChunk; k < (first + chunks) * kChunk; k += kChunk, out += kChunk * 4) {
     for (int r = 0; r < 4; ++r) {
       const std::byte* p = rows.row[r] + k * Decoder::bytes;
       __m512 v[kVecs];
       if (w.k - k >= kChunk) {
+        prefetch_ahead<Decoder::bytes>(p, rows.ahead);
         decoder.full(p, v);
       } else {
         decoder.part(p, w.k - k, v);
@@ -433,9 +443,13 @@ template <class Decoder, bool Fold>
 void direct_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t end,
                     const Output& out, std::byte* scratch) {
   using Tile = void (*)(const Rows4&, int64_t, const float*, const float*, float*);
-  static constexpr Tile tiles[kDirect + 1] = {
-      nullptr, direct_tile<1, Decoder, Fold>, direct_tile<2, Decoder, Fold>,
-      direct_tile<3, Decoder, Fold>, direct_tile<4, Decoder, Fold>};
+  static constexpr Tile tiles[kDirect + 1] = {nullptr,
+                                              direct_tile<1, Decoder, Fold>,
+                                              direct_tile<2, Decoder, Fold>,
+                                              direct_tile<3, Decoder, Fold>,
+                                              direct_tile<4, Decoder, Fold>,
+                                              direct_tile<5, Decoder, Fold>,
+                                              direct_tile<6, Decoder, Fold>};
   alignas(64) float total[kDirect * 4 * 16];
   auto* scales = reinterpret_cast<float*>(scratch);
   const auto* x = reinterpret_cast<const float*>(packed.data);
@@ -446,59 +460,92 @@ void direct_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_
   }
 }
 
-int64_t panel_rows(int64_t chunks) {
-  const int64_t fit = kPanelBytes / (chunks * kChunk * 4);
-  return std::clamp(fit / 4 * 4, int64_t{4}, kPanelRows);
-}
-
-size_t scratch_bytes(const Matrix& w, int64_t) {
-  const int64_t chunks = (w.k + kChunk - 1) / kChunk;
-  const int64_t cells = (chunks + 1) / 2;
-  const int64_t rows = panel_rows(chunks);
-  const int64_t floats =
-      rows * round_up(cells, 4) + rows * chunks * kChunk + kBlockGroups * kGroup * rows * 16;
-  return static_cast<size_t>(round_up(floats * 4, 64));
-}
-
-// Panels of W are decoded to FP32 and then used for every row of x. Accumulators stay in registers
-// within a block of k, and in scratch from one block to the next.
+// How panel_columns cuts its problem.
 //
-//            block 0   block 1  ...                for each panel of W:
-//   x  48 r [6 rows  |         |    ]                for each 48 rows of x:
-//           [        |         |    ]                  for each block of k:
-//   W panel [4 rows  |         |    ]                    for each 6 of x: for each 4 of W: a tile
+//                block 0   block 1  ...         many rows of x              few rows of x (a few
+//                tiles)
+//   x  48 rows  [6 rows  |         |    ]       for each panel of W:        for each panel of W:
+//               [        |         |    ]         decode all of it            for each block of k:
+//               [        |         |    ]         for each 48 rows of x:        for each 4 of W:
+//   W panel     [4 rows  |         |    ]           for each block of k:          decode the block
+//               [        |         |    ]             for each 6 of x:            for each 6 of x:
+//                                                       for each 4 of W: tile       tile
+//
+// Accumulators stay in registers within a block of k, and in scratch from one block to the next.
+// Writing a decoded value beyond L1 costs more than decoding it, so with few rows of x, where
+// it would not be read often enough, only one block of four rows exists at a time.
+struct Cut {
+  int64_t chunks, cells;  // of k
+  int64_t block;          // chunks in a block of k
+  int64_t turn;           // groups of x in a turn
+  int64_t rows;           // of W in a panel
+  bool few;
+
+  Cut(int64_t k, int64_t groups) {
+    chunks = (k + kChunk - 1) / kChunk;
+    cells = (chunks + 1) / 2;
+    few = groups <= kFewGroups;
+    block = few ? std::min(chunks, kBlock / 2) : chunks <= kBlock + kBlock / 2 ? chunks : kBlock;
+    turn = few ? groups : block == chunks ? 1 : kTurn;
+    const int64_t fit = kPanelBytes / (chunks * kChunk * 4);
+    rows = few ? kPanelRows / 2 : std::clamp(fit / 4 * 4, int64_t{4}, kPanelRows);
+  }
+  int64_t quad_floats() const { return chunks * kChunk * 4; }
+  int64_t panel_floats() const { return few ? block * kChunk * 4 : rows / 4 * quad_floats(); }
+  int64_t total_floats() const { return turn * kGroup * rows * 16; }
+  int64_t scale_floats() const { return rows * cells; }
+};
+
+int64_t groups_of(int64_t rows) {
+  return (rows + kGroup - 1) / kGroup;
+}
+
+size_t scratch_bytes(const Matrix& w, int64_t rows) {
+  const Cut cut(w.k, groups_of(rows));
+  return static_cast<size_t>(cut.panel_floats() + cut.total_floats() + cut.scale_floats()) * 4;
+}
+
+// W is decoded to FP32 and then used for every row of x.
+template <class Decoder>
 void panel_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t end,
                    const Output& out, std::byte* scratch) {
-  const int64_t chunks = (w.k + kChunk - 1) / kChunk;
-  const int64_t cells = (chunks + 1) / 2;
-  const int64_t rows = panel_rows(chunks);
+  const Cut cut(w.k, packed.groups);
   auto* panel = reinterpret_cast<float*>(scratch);
-  float* totals = panel + rows * chunks * kChunk;
-  float* scales = totals + kBlockGroups * kGroup * rows * 16;
+  float* totals = panel + cut.panel_floats();
+  float* scales = totals + cut.total_floats();
   const bool fold = w.scales.varies;
-  const bool one_block = chunks <= kBlock + kBlock / 2;
-  const int64_t block = one_block ? chunks : kBlock;
-  const int64_t block_groups = one_block ? 1 : kBlockGroups;
-  for (int64_t n0 = begin; n0 < end; n0 += rows) {
-    const int64_t quads = (std::min(rows, end - n0) + 3) / 4;
+  for (int64_t n0 = begin; n0 < end; n0 += cut.rows) {
+    const int64_t quads = (std::min(cut.rows, end - n0) + 3) / 4;
     for (int64_t q = 0; q < quads; ++q) {
-      with_decoder(w.type, [&]<class Decoder>() {
-        decode_rows4<Decoder>(w, n0 + 4 * q, panel + q * 4 * chunks * kChunk);
-      });
-      if (fold) gather_scales(w, n0 + 4 * q, scales + q * 4 * cells);
+      if (!cut.few) {
+        decode_rows4<Decoder>(w, n0 + 4 * q, 0, cut.chunks, panel + q * cut.quad_floats());
+      }
+      if (fold) gather_scales(w, n0 + 4 * q, scales + q * 4 * cut.cells);
     }
-    for (int64_t g0 = 0; g0 < packed.groups; g0 += block_groups) {
-      const int64_t g1 = std::min(packed.groups, g0 + block_groups);
-      for (int64_t c = 0; c < chunks; c += block) {
-        const int64_t count = std::min(block, chunks - c);
-        for (int64_t g = g0; g < g1; ++g) {
-          const int64_t first = packed.first_row(g), m = packed.first_row(g + 1) - first;
-          const auto* x = reinterpret_cast<const float*>(packed.data + first * packed.row_bytes);
+    // One tile: group g by four rows of W decoded at `values`, chunks [c, c + count).
+    const auto tile = [&](int64_t g, int64_t slot, int64_t q, int64_t c, int64_t count,
+                          const float* values) {
+      const int64_t first = packed.first_row(g), m = packed.first_row(g + 1) - first;
+      const auto* x = reinterpret_cast<const float*>(packed.data + first * packed.row_bytes);
+      float* total = totals + (slot * quads + q) * kGroup * 4 * 16;
+      packed_tiles[m](values, x + c * kChunk * m, count,
+                      fold ? scales + (q * cut.cells + c / 2) * 4 : nullptr, c == 0, total);
+      if (c + count == cut.chunks) finish(total, m, first, w, n0 + 4 * q, end, out);
+    };
+    for (int64_t g0 = 0; g0 < packed.groups; g0 += cut.turn) {
+      const int64_t g1 = std::min(packed.groups, g0 + cut.turn);
+      for (int64_t c = 0; c < cut.chunks; c += cut.block) {
+        const int64_t count = std::min(cut.block, cut.chunks - c);
+        if (cut.few) {
           for (int64_t q = 0; q < quads; ++q) {
-            float* total = totals + ((g - g0) * quads + q) * kGroup * 4 * 16;
-            packed_tiles[m](panel + (q * chunks + c) * kChunk * 4, x + c * kChunk * m, count,
-                            fold ? scales + (q * cells + c / 2) * 4 : nullptr, c == 0, total);
-            if (c + count == chunks) finish(total, m, first, w, n0 + 4 * q, end, out);
+            decode_rows4<Decoder>(w, n0 + 4 * q, c, count, panel);
+            for (int64_t g = g0; g < g1; ++g) tile(g, g - g0, q, c, count, panel);
+          }
+          continue;
+        }
+        for (int64_t g = g0; g < g1; ++g) {
+          for (int64_t q = 0; q < quads; ++q) {
+            tile(g, g - g0, q, c, count, panel + q * cut.quad_floats() + c * kChunk * 4);
           }
         }
       }
@@ -508,8 +555,8 @@ void panel_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t
 
 void columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t end, const Output& out,
              std::byte* scratch) {
-  if (packed.rows > kDirect) return panel_columns(w, packed, begin, end, out, scratch);
   with_decoder(w.type, [&]<class Decoder>() {
+    if (packed.rows > kDirect) return panel_columns<Decoder>(w, packed, begin, end, out, scratch);
     if (w.scales.varies) return direct_columns<Decoder, true>(w, packed, begin, end, out, scratch);
     direct_columns<Decoder, false>(w, packed, begin, end, out, scratch);
   });
