@@ -24,11 +24,12 @@ Matrix matrix_of(const QuantTensor& quant) {
             "fast linear: a scale grid that it refuses");
   const int rank = scales.shape.rank;
   Scales& to = matrix.scales;
-  to.data = scales.as<const float>();
+  to.data = scales.as<const std::byte>();
   to.cell_rows = grid.rows;
   to.varies = grid.cols == kCell && matrix.k > kCell;
-  to.row_stride = rank >= 2 ? scales.strides[static_cast<size_t>(rank - 2)] : 1;
-  to.col_stride = rank >= 2 ? scales.strides[static_cast<size_t>(rank - 1)] : 1;
+  // One scale may come as a scalar, and a column of scales as a vector.
+  to.row_bytes = rank >= 1 ? 4 * scales.strides[0] : 0;
+  to.col_bytes = rank >= 2 ? 4 * scales.strides[1] : 0;
   return matrix;
 }
 

@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "backends/cpu/kernels/kernel.h"
+#include "backends/cpu/kernels/load.h"
 
 namespace octet::cpu::fast {
 
@@ -28,16 +29,17 @@ inline constexpr int64_t round_up(int64_t value, int64_t step) {
   return (value + step - 1) / step * step;
 }
 
-// A scale grid as pointers: the scale of element (r, c) is
-// data[(cell_rows == 0 ? 0 : r / cell_rows) * row_stride + (varies ? c / kCell : 0) * col_stride].
+// A scale grid, by position. Scales may be mapped from a file at any alignment.
 struct Scales {
-  const float* data = nullptr;  // null: 1 everywhere
-  int64_t cell_rows = 0, row_stride = 0, col_stride = 0;
-  bool varies = false;  // along k
+  const std::byte* data = nullptr;  // null: 1 everywhere
+  int64_t cell_rows = 0;            // rows under one scale; 0 = all
+  int64_t row_bytes = 0, col_bytes = 0;
+  bool varies = false;  // along k, every kCell values
 
-  const float* row(int64_t r) const {
-    return data + (cell_rows == 0 ? 0 : r / cell_rows) * row_stride;
+  const std::byte* row(int64_t r) const {
+    return data + (cell_rows == 0 ? 0 : r / cell_rows) * row_bytes;
   }
+  float at(int64_t r, int64_t cell) const { return load_f32(row(r) + cell * col_bytes); }
 };
 
 // One matrix of values: weights, or activations.
@@ -119,8 +121,8 @@ std::optional<std::string> refuses_avx512(const ops::OpDesc& desc, const CpuCaps
 double estimate_us(const ops::OpDesc& desc, const CpuCaps& caps, double gflops, double gbytes);
 double estimate_fma(const ops::OpDesc& desc, const CpuCaps& caps);
 
-// Slots of the workspace.
-enum Slot : size_t { kPackedSlot, kScalesSlot, kThreadSlot, kMoeSlots };
+// Slots of the workspace. Inputs of a linear lie in slots below these.
+enum Slot : size_t { kPackedSlot = 64, kScalesSlot, kThreadSlot, kMoeSlots };
 
 // out = x · Wᵀ (+ bias) on all threads.
 void run_linear(const KernelContext& context, const Kernels& kernels, const Matrix& x,

@@ -156,7 +156,6 @@ OCTET_AVX512 void pack_row(const Matrix& x, int64_t row, float* out, int64_t ste
 
   const From decoder = From::make();
   const std::byte* p = x.row(row);
-  const float* scales = x.scales.data ? x.scales.row(row) : nullptr;
   for (int64_t k = 0; k < x.k; k += kChunk) {
     alignas(64) __m512 v[kVecs];
     if (x.k - k >= kChunk) {
@@ -172,9 +171,8 @@ OCTET_AVX512 void pack_row(const Matrix& x, int64_t row, float* out, int64_t ste
         v[i] = _mm512_i32gather_ps(_mm512_loadu_si512(source.data() + 16 * i), values, 4);
       }
     }
-    if (scales) {
-      const __m512 scale =
-          _mm512_set1_ps(scales[x.scales.varies ? k / kCell * x.scales.col_stride : 0]);
+    if (x.scales.data) {
+      const __m512 scale = _mm512_set1_ps(x.scales.at(row, x.scales.varies ? k / kCell : 0));
       for (int i = 0; i < kVecs; ++i) v[i] = _mm512_mul_ps(v[i], scale);
     }
     for (int i = 0; i < kVecs; ++i, out += step) _mm512_storeu_ps(out, v[i]);
@@ -387,7 +385,7 @@ OCTET_AVX512 void finish(const float* total, int64_t rows, int64_t first_row, co
   const auto mask = static_cast<__mmask8>(first_lanes(last - n, 4));
   alignas(16) float scale[4] = {1, 1, 1, 1};
   if (w.scales.data && !w.scales.varies) {
-    for (int r = 0; r < 4; ++r) scale[r] = *w.scales.row(std::min(n + r, w.rows - 1));
+    for (int r = 0; r < 4; ++r) scale[r] = w.scales.at(std::min(n + r, w.rows - 1), 0);
   }
   const __m128 factor = _mm_load_ps(scale);
   const __m128 bias = out.bias ? load4(out.bias, out.bias_type, n, mask) : _mm_setzero_ps();
@@ -411,8 +409,8 @@ OCTET_AVX512 void finish(const float* total, int64_t rows, int64_t first_row, co
 void gather_scales(const Matrix& w, int64_t n, float* out) {
   const int64_t cells = (w.k + kCell - 1) / kCell;
   for (int r = 0; r < 4; ++r) {
-    const float* from = w.scales.row(std::min(n + r, w.rows - 1));
-    for (int64_t c = 0; c < cells; ++c) out[c * 4 + r] = from[c * w.scales.col_stride];
+    const std::byte* from = w.scales.row(std::min(n + r, w.rows - 1));
+    for (int64_t c = 0; c < cells; ++c) out[c * 4 + r] = load_f32(from + c * w.scales.col_bytes);
   }
 }
 

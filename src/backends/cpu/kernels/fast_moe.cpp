@@ -1,9 +1,402 @@
-#include "backends/cpu/kernels/kernel.h"
+// The experts of a mixture. Rows of x are grouped by expert; then every thread takes a contiguous
+// range of columns of *every* expert that has rows, so that one token on eight experts keeps all
+// threads as busy as many tokens do, and the work is even without counting it:
+//
+//               columns:  thread 0 | thread 1 | ...
+//   expert 3   gate, up   ======== | ======== |        1. pack x                      by groups
+//   expert 9   gate, up   ======== | ======== |        2. gate, up, silu(gate) * up   by columns
+//   ...                                                3. quantize, pack the product  by groups
+//   expert 3   down       ======== | ======== |        4. down, weighted sum          by columns
+//   expert 9   down       ======== | ======== |
+//
+// Four barriers, however many experts. Experts are visited in ascending order, so a token's sum has
+// one order; experts without rows are never touched.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "backends/cpu/kernels/exact_loops.h"
+#include "backends/cpu/kernels/fast_linear.h"
+#include "backends/cpu/kernels/input_form.h"
+#include "numerics/exact_math.h"
 
 namespace octet::cpu {
+namespace fast {
+namespace {
+
+constexpr int64_t kMaxAssigned = 4096;  // rows over all experts in a turn: bounds the scratch
+
+enum MoeSlot : size_t {
+  kXSlot = kMoeSlots,  // and the next, for its scales
+  kGatherSlot = kXSlot + 2,
+  kGateCodesSlot,  // and scales
+  kUpCodesSlot = kGateCodesSlot + 2,
+  kDownCodesSlot = kUpCodesSlot + 2,
+  kPackedGateSlot = kDownCodesSlot + 2,
+  kPackedUpSlot,
+  kPackedDownSlot,
+  kGateSlot,
+  kUpSlot,
+  kHiddenSlot,
+  kResultSlot,
+  kSumSlot,
+  kThreadsSlot,
+};
+
+OCTET_EXACT_CLONES void silu_mul_row(const float* gate, const float* up, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = exact::silu(gate[i]) * up[i];
+}
+
+// Multiplies and adds apart, as the exact kernels do.
+OCTET_EXACT_CLONES void add_weighted(const float* x, float weight, int64_t n, float* sum) {
+  for (int64_t i = 0; i < n; ++i) sum[i] += weight * x[i];
+}
+
+// Columns of thread `thread` out of `threads`, in whole quads.
+struct Range {
+  int64_t begin, end;
+};
+Range columns_of(int64_t n, int thread, int threads) {
+  const int64_t quads = (n + 3) / 4;
+  return {std::min(n, quads * thread / threads * 4),
+          std::min(n, quads * (thread + 1) / threads * 4)};
+}
+
+// The rows of one expert: positions [first, first + tokens.size()) of all assigned rows.
+struct Batch {
+  const ops::GatedMlp* mlp;
+  int64_t first;
+  std::vector<int32_t> tokens;
+  std::vector<float> weights;
+  Matrix gate_w, up_w, down_w;
+  Matrix gate_x, up_x, down_x;
+  const int32_t* gate_index;  // rows of gate_x, or null if it holds just this expert's
+  const int32_t* up_index;
+  Packed gate_packed, up_packed, down_packed;
+
+  int64_t rows() const { return static_cast<int64_t>(tokens.size()); }
+};
+
+// Tokens [first, first + rows) by expert: a counting sort, tokens ascending within an expert.
+std::vector<Batch> group(const ops::Routing& routing, std::span<const ops::GatedMlp> experts,
+                         int64_t first, int64_t rows) {
+  const Rows ids(routing.experts), weights(routing.weights);
+  const int64_t top_k = routing.experts.cols();
+  std::vector<int32_t> slot(experts.size(), -1);
+  const auto visit = [&](auto body) {
+    for (int64_t token = first; token < first + rows; ++token) {
+      for (int64_t i = 0; i < top_k; ++i) {
+        const int32_t expert = reinterpret_cast<const int32_t*>(ids[token])[i];
+        if (expert < 0 || expert >= static_cast<int64_t>(experts.size())) {
+          throw Fault(fmt::format("moe_experts: token {} goes to expert {} of {}", token, expert,
+                                  experts.size()));
+        }
+        body(token, static_cast<size_t>(expert), reinterpret_cast<const float*>(weights[token])[i]);
+      }
+    }
+  };
+  visit([&](int64_t, size_t expert, float) { slot[expert] = 0; });
+  std::vector<Batch> batches;
+  for (size_t e = 0; e < experts.size(); ++e) {
+    if (slot[e] < 0) continue;
+    slot[e] = static_cast<int32_t>(batches.size());
+    Batch& batch = batches.emplace_back();
+    const ops::GatedMlp& mlp = experts[e];
+    batch.mlp = &mlp;
+    batch.gate_w = matrix_of(mlp.gate);
+    batch.up_w = matrix_of(mlp.up);
+    batch.down_w = matrix_of(mlp.down);
+  }
+  visit([&](int64_t token, size_t expert, float weight) {
+    Batch& batch = batches[static_cast<size_t>(slot[expert])];
+    batch.tokens.push_back(static_cast<int32_t>(token - first));
+    batch.weights.push_back(weight);
+  });
+  int64_t at = 0;
+  for (Batch& batch : batches) {
+    batch.first = at;
+    at += batch.rows();
+  }
+  return batches;
+}
+
+// Does quantizing for `a` give what `b` wants?
+bool same_input(const ops::Linear& a, const ops::Linear& b) {
+  if (a.input != b.input) return false;
+  if (!a.input || (a.when == InputScale::dynamic && b.when == InputScale::dynamic)) return true;
+  return a.when == b.when && load_f32(a.input_scale.data) == load_f32(b.input_scale.data);
+}
+
+class Moe {
+ public:
+  Moe(const KernelContext& context, const Kernels& kernels, const ops::Activation& x,
+      std::vector<Batch> batches)
+      : context_(context), kernels_(kernels), batches_(std::move(batches)) {
+    assigned_ = batches_.back().first + batches_.back().rows();
+    for (const Batch& batch : batches_) {
+      most_rows_ = std::max(most_rows_, batch.rows());
+      inner_ = std::max({inner_, batch.gate_w.rows, batch.down_w.k});
+      width_ = std::max(width_, batch.gate_w.k);
+      hidden_ = std::max(hidden_, batch.down_w.rows);
+      for (const Matrix* w : {&batch.gate_w, &batch.up_w, &batch.down_w}) {
+        thread_bytes_ = std::max(thread_bytes_, kernels_.scratch_bytes(*w, batch.rows()));
+      }
+    }
+    thread_bytes_ = static_cast<size_t>(round_up(static_cast<int64_t>(thread_bytes_), 4096));
+    threads_ = context_.scratch.take(kThreadsSlot,
+                                     thread_bytes_ * static_cast<size_t>(context_.threads.size()));
+    choose_inputs(x);
+  }
+
+  void run(const Tensor& out, int64_t first_token, int64_t tokens) {
+    pack_inputs();
+    float* const hidden = floats(kHiddenSlot, assigned_, inner_);
+    gate_and_up(hidden);
+    pack_hidden(hidden);
+    down(out, first_token, tokens);
+  }
+
+ private:
+  float* floats(MoeSlot slot, int64_t rows, int64_t cols) {
+    return context_.scratch.take<float>(slot, static_cast<size_t>(rows * cols));
+  }
+  std::byte* scratch_of(int thread) const {
+    return threads_ + thread_bytes_ * static_cast<size_t>(thread);
+  }
+
+  // Where gate and up read x: all rows by index, if x is plain or one quantization serves all;
+  // otherwise the expert's own codes, in rows of their own.
+  void choose_inputs(const ops::Activation& x) {
+    x_ = x;
+    for (const Batch& batch : batches_) {
+      if (!shared(batch.mlp->gate)) continue;
+      x_ = input_form(context_, x, batch.mlp->gate, kXSlot);
+      break;
+    }
+    for (Batch& batch : batches_) {
+      const ops::GatedMlp& mlp = *batch.mlp;
+      batch.gate_index = batch.up_index = batch.tokens.data();
+      batch.gate_x = input(batch, mlp.gate, kGateCodesSlot, batch.gate_index);
+      if (same_input(mlp.gate, mlp.up)) {
+        batch.up_x = batch.gate_x;
+        batch.up_index = batch.gate_index;
+      } else {
+        batch.up_x = input(batch, mlp.up, kUpCodesSlot, batch.up_index);
+      }
+    }
+  }
+  static bool shared(const ops::Linear& w) {
+    return w.input && w.when == InputScale::dynamic && w.input->grid.rows == 1;
+  }
+  Matrix input(const Batch& batch, const ops::Linear& w, MoeSlot slot, const int32_t*& index) {
+    if (!w.input) return matrix_of(x_.plain);
+    if (shared(w) && x_.quant && x_.quant.format == *w.input) return matrix_of(x_.quant);
+    if (!x_.plain) {
+      unsupported("moe_experts " + w.name, "needs a plain input", {{"x", x_.quant.codes}});
+    }
+    const Tensor& plain = x_.plain;
+    const auto row_bytes = static_cast<size_t>(plain.cols()) * size_of(plain.type);
+    std::byte* rows = context_.scratch.take(kGatherSlot, row_bytes * batch.tokens.size());
+    for (size_t i = 0; i < batch.tokens.size(); ++i) {
+      std::memcpy(rows + i * row_bytes, Rows(plain)[batch.tokens[i]], row_bytes);
+    }
+    const Tensor gathered(rows, plain.type, {batch.rows(), plain.cols()});
+    index = nullptr;
+    return matrix_of(quantized(batch, gathered, w, slot));
+  }
+  // The expert's place in codes and scales of all assigned rows.
+  QuantTensor place(const Batch& batch, const ops::Linear& w, int64_t cols, MoeSlot slot) {
+    const ScaleShape cells = scale_shape(w.input->grid, batch.rows(), cols);
+    std::byte* codes = context_.scratch.take(slot, static_cast<size_t>(assigned_ * cols));
+    float* scales = floats(static_cast<MoeSlot>(slot + 1), assigned_, (cols + kCell - 1) / kCell);
+    return {Tensor(codes + batch.first * cols, dtype_of(w.input->fp8), {batch.rows(), cols}),
+            Tensor(scales + batch.first * cells.cols, DType::f32, {cells.rows, cells.cols}),
+            *w.input};
+  }
+  QuantTensor quantized(const Batch& batch, const Tensor& x, const ops::Linear& w, MoeSlot slot) {
+    const QuantTensor q = place(batch, w, x.cols(), slot);
+    quantize(context_, x, q, w.when == InputScale::calibrated ? w.input_scale : Tensor{});
+    return q;
+  }
+
+  // A packing of the expert's rows within the memory of all assigned rows.
+  Packed packing(const Batch& batch, const Matrix& x, std::byte* data) const {
+    const int64_t row_bytes = kernels_.packed_row_bytes(x.k);
+    return {.data = data + batch.first * row_bytes,
+            .rows = batch.rows(),
+            .groups = (batch.rows() + kernels_.group_rows - 1) / kernels_.group_rows,
+            .row_bytes = row_bytes};
+  }
+  std::byte* packed_memory(MoeSlot slot, int64_t k) {
+    return context_.scratch.take(slot,
+                                 static_cast<size_t>(assigned_ * kernels_.packed_row_bytes(k)));
+  }
+
+  // Calls body(batch, begin, end) for ranges of groups of `packed` that together cover all experts.
+  template <class Body>
+  void for_groups(Packed Batch::*packed, Body body) {
+    int64_t total = 0;
+    for (const Batch& batch : batches_) total += (batch.*packed).groups;
+    context_.threads.parallel_for(total, 1, [&](int64_t begin, int64_t end, int) {
+      int64_t first = 0;
+      for (Batch& batch : batches_) {
+        const int64_t groups = (batch.*packed).groups;
+        const int64_t from = std::max(begin - first, int64_t{0});
+        const int64_t to = std::min(end - first, groups);
+        if (from < to) body(batch, from, to);
+        first += groups;
+      }
+    });
+  }
+
+  void pack_inputs() {
+    std::byte* const gate = packed_memory(kPackedGateSlot, width_);
+    std::byte* up = nullptr;
+    for (Batch& batch : batches_) {
+      batch.gate_packed = packing(batch, batch.gate_x, gate);
+      batch.up_packed = batch.gate_packed;
+      if (same_packing(batch)) continue;
+      if (!up) up = packed_memory(kPackedUpSlot, width_);
+      batch.up_packed = packing(batch, batch.up_x, up);
+    }
+    for_groups(&Batch::gate_packed, [&](const Batch& batch, int64_t begin, int64_t end) {
+      kernels_.pack(batch.gate_x, batch.gate_index, batch.gate_w, batch.gate_packed, begin, end);
+      if (same_packing(batch)) return;
+      kernels_.pack(batch.up_x, batch.up_index, batch.up_w, batch.up_packed, begin, end);
+    });
+  }
+  static bool same_packing(const Batch& batch) {
+    return batch.gate_w.type == batch.up_w.type && batch.gate_x.data == batch.up_x.data &&
+           batch.gate_index == batch.up_index;
+  }
+
+  void gate_and_up(float* hidden) {
+    float* const gate = floats(kGateSlot, most_rows_, inner_);
+    float* const up = floats(kUpSlot, most_rows_, inner_);
+    const auto to = [&](float* data, const ops::Linear& w) {
+      return output_of(Tensor(data, DType::f32, {most_rows_, inner_}), w.bias);
+    };
+    context_.threads.run([&](int thread) {
+      for (const Batch& batch : batches_) {
+        const Range range = columns_of(batch.gate_w.rows, thread, context_.threads.size());
+        if (range.begin == range.end) continue;
+        kernels_.columns(batch.gate_w, batch.gate_packed, range.begin, range.end,
+                         to(gate, batch.mlp->gate), scratch_of(thread));
+        kernels_.columns(batch.up_w, batch.up_packed, range.begin, range.end, to(up, batch.mlp->up),
+                         scratch_of(thread));
+        for (int64_t row = 0; row < batch.rows(); ++row) {
+          const int64_t at = row * inner_ + range.begin;
+          silu_mul_row(gate + at, up + at, range.end - range.begin,
+                       hidden + batch.first * inner_ + at);
+        }
+      }
+    });
+  }
+
+  void pack_hidden(float* hidden) {
+    std::byte* const memory = packed_memory(kPackedDownSlot, inner_);
+    for (Batch& batch : batches_) {
+      const ops::Linear& w = batch.mlp->down;
+      Tensor rows(hidden + batch.first * inner_, DType::f32, {batch.rows(), inner_});
+      rows = rows.columns(0, w.in);
+      if (!w.input) {
+        batch.down_x = matrix_of(rows);
+      } else if (shared(w)) {
+        batch.down_x = matrix_of(place(batch, w, w.in, kDownCodesSlot));
+      } else {
+        batch.down_x = matrix_of(quantized(batch, rows, w, kDownCodesSlot));
+      }
+      batch.down_packed = packing(batch, batch.down_x, memory);
+    }
+    for_groups(&Batch::down_packed, [&](const Batch& batch, int64_t begin, int64_t end) {
+      const ops::Linear& w = batch.mlp->down;
+      const Packed& packed = batch.down_packed;
+      if (shared(w)) {
+        for (int64_t m = packed.first_row(begin); m < packed.first_row(end); ++m) {
+          quantize_row(hidden + (batch.first + m) * inner_, quant_of(batch), m);
+        }
+      }
+      kernels_.pack(batch.down_x, nullptr, batch.down_w, packed, begin, end);
+    });
+  }
+  // down_x again as the tensor that quantize_row writes.
+  static QuantTensor quant_of(const Batch& batch) {
+    const Matrix& x = batch.down_x;
+    const QuantFormat& format = *batch.mlp->down.input;
+    const ScaleShape cells = scale_shape(format.grid, x.rows, x.k);
+    return {Tensor(const_cast<std::byte*>(x.data), x.type, {x.rows, x.k}),
+            Tensor(const_cast<std::byte*>(x.scales.data), DType::f32, {cells.rows, cells.cols}),
+            format};
+  }
+
+  void down(const Tensor& out, int64_t first_token, int64_t tokens) {
+    float* const result = floats(kResultSlot, most_rows_, hidden_);
+    float* const sum = floats(kSumSlot, tokens, hidden_);
+    const Rows out_rows(out);
+    const auto size = static_cast<int64_t>(size_of(out.type));
+    context_.threads.run([&](int thread) {
+      const Range range = columns_of(hidden_, thread, context_.threads.size());
+      const int64_t n = range.end - range.begin;
+      if (n == 0) return;
+      for (int64_t token = 0; token < tokens; ++token) {
+        std::fill_n(sum + token * hidden_ + range.begin, n, 0.0f);
+      }
+      for (const Batch& batch : batches_) {
+        const Tensor to(result, DType::f32, {batch.rows(), hidden_});
+        kernels_.columns(batch.down_w, batch.down_packed, range.begin, range.end,
+                         output_of(to, batch.mlp->down.bias), scratch_of(thread));
+        for (size_t i = 0; i < batch.tokens.size(); ++i) {
+          add_weighted(result + static_cast<int64_t>(i) * hidden_ + range.begin, batch.weights[i],
+                       n, sum + batch.tokens[i] * hidden_ + range.begin);
+        }
+      }
+      for (int64_t token = 0; token < tokens; ++token) {
+        store_floats(out.type, sum + token * hidden_ + range.begin, n,
+                     out_rows[first_token + token] + range.begin * size);
+      }
+    });
+  }
+
+  const KernelContext& context_;
+  const Kernels& kernels_;
+  std::vector<Batch> batches_;
+  ops::Activation x_;
+  int64_t assigned_ = 0, most_rows_ = 0, inner_ = 0, hidden_ = 0, width_ = 0;
+  size_t thread_bytes_ = 0;
+  std::byte* threads_ = nullptr;
+};
+
+void run_moe(const KernelContext& context, const Kernels& kernels, const ops::Activation& x,
+             const ops::Routing& routing, std::span<const ops::GatedMlp> experts,
+             const Tensor& out) {
+  const int64_t top_k = std::max(int64_t{1}, routing.experts.cols());
+  const int64_t turn = std::max(int64_t{1}, kMaxAssigned / top_k);
+  for (int64_t first = 0; first < x.rows(); first += turn) {
+    const int64_t rows = std::min(turn, x.rows() - first);
+    ops::Activation part = x;
+    if (part.plain) part.plain = part.plain.slice(first, rows);
+    if (part.quant) part.quant = part.quant.slice_rows(first, rows);
+    std::vector<Batch> batches = group(routing, experts, first, rows);
+    if (batches.empty()) continue;
+    Moe(context, kernels, part, std::move(batches)).run(out, first, rows);
+  }
+}
+
+void launch_fma(const KernelContext& context, const ops::Activation& x, const ops::Routing& routing,
+                std::span<const ops::GatedMlp> experts, const Tensor& out) {
+  run_moe(context, fma_kernels(), x, routing, experts, out);
+}
+
+constexpr MoeRow rows[] = {
+    {"fast_moe_avx512_fma", "fma lanes k%64", refuses_avx512, estimate_fma, launch_fma},
+};
+
+}  // namespace
+}  // namespace fast
 
 std::span<const MoeRow> fast_moe_rows() {
-  return {};
+  return fast::rows;
 }
 
 }  // namespace octet::cpu
