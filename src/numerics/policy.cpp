@@ -222,6 +222,7 @@ bool is_quantizable(Role role) {
 Policy default_policy(const LinearFormat& scheme) {
   const LinearFormat high{};
   const LinearFormat weight_only{scheme.weight, std::nullopt, InputScale::dynamic};
+  constexpr const char* plain = "no FP8 is asked for";
   const auto row = [](std::optional<Role> role, const LinearFormat& format, std::string reason) {
     return PolicyRow{role, "", format, std::move(reason), "default"};
   };
@@ -233,10 +234,11 @@ Policy default_policy(const LinearFormat& scheme) {
       row(Role::embedding, high, "a look-up: FP8 would save no arithmetic, and enters every layer"),
       row(Role::lm_head, high, "its error goes straight into the logits"),
       row(Role::attn_latent, weight_only,
-          "input 16-bit: the latent that it multiplies is already FP8 in the cache, and the "
-          "absorbed "
-          "form never multiplies it by this weight alone"),
-      row(std::nullopt, scheme, "a linear layer of the FP8 data path"),
+          is_16bit(scheme) ? plain
+                           : "input 16-bit: the latent that it multiplies is already FP8 in the "
+                             "cache, and the absorbed form never multiplies it by this weight "
+                             "alone"),
+      row(std::nullopt, scheme, is_16bit(scheme) ? plain : "a linear layer of the FP8 data path"),
   }};
 }
 

@@ -41,7 +41,6 @@ constexpr std::string_view kCompanions[] = {"generation_config.json",
 // What becomes of the model's linears.
 struct Plan {
   std::map<std::string, Shape, std::less<>> quantized;  // by module name
-  std::vector<std::string> order;                       // of the modules in `quantized`
   std::vector<std::string> kept;                        // linears that stay as they are
   LinearFormat format;                                  // of all quantized ones
   bool has_input = false;                               // format.input is decided

@@ -1,0 +1,186 @@
+#include "offline/quantize.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "model/quant_schema.h"
+#include "numerics/scheme.h"
+
+namespace octet::offline {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+
+const std::string kGolden = std::string(OCTET_SOURCE_DIR) + "/tests/golden/";
+
+class Quantize : public ::testing::Test {
+ protected:
+  Quantize() {
+    root_ = fs::path(::testing::TempDir()) /
+            ("octet_quantize_" +
+             std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
+    fs::remove_all(root_);
+    fs::create_directories(root_);
+  }
+  ~Quantize() override { fs::remove_all(root_); }
+
+  QuantizeOptions options(const std::string& golden, std::string_view scheme = "fp8_channel") {
+    return {.source = kGolden + golden,
+            .out = (root_ / "out").string(),
+            .scheme = scheme_named(scheme).format};
+  }
+  ErrorParts error_of(const QuantizeOptions& options) {
+    try {
+      quantize_checkpoint(options);
+    } catch (const Error& error) {
+      return error.parts();
+    }
+    ADD_FAILURE() << "accepted";
+    return {};
+  }
+  std::vector<std::string> entries() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(root_))
+      names.push_back(entry.path().filename());
+    return names;
+  }
+
+  fs::path root_;
+};
+
+PolicyRow row(Role role, const LinearFormat& format) {
+  return {.role = role, .name = "", .format = format, .reason = "test", .origin = "test"};
+}
+
+TEST_F(Quantize, LinearsBecomeFp8AndTheRestIsCopied) {
+  const QuantizeOptions wanted = options("deepseek_v3_groups", "fp8_block");
+  const QuantizeReport report = quantize_checkpoint(wanted);
+  const model::Checkpoint before(wanted.source), after(wanted.out);
+  const model::ModelConfig config = model::read_config(wanted.out);
+  ASSERT_TRUE(config.quant.has_value());
+  EXPECT_EQ(config.quant->format, wanted.scheme);
+  int64_t fp8 = 0;
+  for (const std::string& name : before.names()) {
+    const Tensor& old = *before.find(name);
+    const Tensor* found = after.find(name);
+    ASSERT_NE(found, nullptr) << name;
+    EXPECT_EQ(found->shape, old.shape) << name;
+    if (found->type == DType::e4m3) {
+      ++fp8;
+      const std::string scale = name.substr(0, name.size() - 7) + ".weight_scale_inv";
+      ASSERT_NE(after.find(scale), nullptr) << scale;
+      continue;
+    }
+    EXPECT_EQ(found->type, old.type) << name;
+    EXPECT_EQ(0, std::memcmp(found->data, old.data, static_cast<size_t>(old.bytes()))) << name;
+  }
+  EXPECT_EQ(fp8, static_cast<int64_t>(report.quantized.size()));
+  EXPECT_EQ(after.bytes(), report.bytes_after);
+  // Routers and the head stay, kv_b_proj does not.
+  EXPECT_NE(after.find("model.layers.1.mlp.gate.weight")->type, DType::e4m3);
+  EXPECT_NE(after.find("lm_head.weight")->type, DType::e4m3);
+  EXPECT_EQ(after.find("model.layers.0.self_attn.kv_b_proj.weight")->type, DType::e4m3);
+  EXPECT_TRUE(model::ignores(*config.quant, "model.layers.1.mlp.gate"));
+  EXPECT_FALSE(model::ignores(*config.quant, "model.layers.1.mlp.experts.0.gate_proj"));
+}
+
+TEST_F(Quantize, MtpLayersAreCopiedIgnoredAndMentioned) {
+  const QuantizeOptions wanted = options("deepseek_v3_yarn_mtp");
+  const QuantizeReport report = quantize_checkpoint(wanted);
+  const model::Checkpoint before(wanted.source), after(wanted.out);
+  int64_t matrices = 0;
+  for (const std::string& name : before.names()) {
+    if (!name.starts_with("model.layers.2.")) continue;
+    EXPECT_EQ(after.find(name)->type, before.find(name)->type) << name;
+    if (before.find(name)->shape.rank != 2) continue;
+    ++matrices;
+    const model::ModelConfig config = model::read_config(wanted.out);
+    EXPECT_TRUE(model::ignores(*config.quant, name.substr(0, name.size() - 7))) << name;
+  }
+  EXPECT_GT(matrices, 0);
+  EXPECT_THAT(report.notices, Contains(HasSubstr("copied as they are")));
+}
+
+TEST_F(Quantize, ManyShardsLoadAgain) {
+  QuantizeOptions wanted = options("llama_bias_sharded");
+  wanted.shard_bytes = 20000;
+  quantize_checkpoint(wanted);
+  EXPECT_TRUE(fs::exists(fs::path(wanted.out) / "model.safetensors.index.json"));
+  EXPECT_EQ(model::Checkpoint(wanted.out).find("model.layers.0.mlp.up_proj.weight")->type,
+            DType::e4m3);
+}
+
+TEST_F(Quantize, PolicyKeepsWhatItNames) {
+  QuantizeOptions wanted = options("llama_mha");
+  wanted.policy = {row(Role::mlp_down, {})};
+  quantize_checkpoint(wanted);
+  const model::Checkpoint after(wanted.out);
+  EXPECT_NE(after.find("model.layers.0.mlp.down_proj.weight")->type, DType::e4m3);
+  EXPECT_EQ(after.find("model.layers.0.mlp.up_proj.weight")->type, DType::e4m3);
+}
+
+TEST_F(Quantize, RefusesWhatNoCheckpointCanSay) {
+  QuantizeOptions two = options("llama_mha");
+  two.policy = {row(Role::mlp_down, scheme_named("fp8_block").format)};
+  EXPECT_THAT(error_of(two).what, HasSubstr("two"));
+  QuantizeOptions nothing = options("llama_mha");
+  nothing.scheme = {};
+  EXPECT_THAT(error_of(nothing).what, HasSubstr("nothing to quantize"));
+  EXPECT_THAT(entries(), UnorderedElementsAre());
+}
+
+TEST_F(Quantize, RefusesAnFp8SourceAnExistingTargetAndItself) {
+  const QuantizeOptions first = options("llama_mha");
+  quantize_checkpoint(first);
+  QuantizeOptions again = first;
+  again.source = first.out;
+  again.out = (root_ / "twice").string();
+  EXPECT_THAT(error_of(again).what, HasSubstr("quantized already"));
+  EXPECT_THAT(error_of(first).what, HasSubstr("exists"));
+
+  QuantizeOptions replace = first;
+  replace.overwrite = true;
+  replace.scheme = scheme_named("fp8_block").format;
+  quantize_checkpoint(replace);
+  EXPECT_EQ(model::read_config(replace.out).quant->format, replace.scheme);
+
+  fs::copy(kGolden + "llama_mha", root_ / "copy");
+  QuantizeOptions itself = first;
+  itself.source = itself.out = (root_ / "copy").string();
+  itself.overwrite = true;
+  EXPECT_THAT(error_of(itself).what, HasSubstr("cannot replace"));
+  EXPECT_THAT(entries(), UnorderedElementsAre("out", "copy"));
+}
+
+TEST_F(Quantize, AFailureOnTheWayLeavesNothing) {
+  QuantizeOptions wanted = options("llama_mha");
+  int calls = 0;
+  const auto fail = [&](int64_t, int64_t) {
+    if (++calls == 4) throw Error({.what = "the disk is full"});
+  };
+  EXPECT_THROW(quantize_checkpoint(wanted, fail), Error);
+  EXPECT_THAT(entries(), UnorderedElementsAre());
+}
+
+TEST_F(Quantize, ReportsWhatItDid) {
+  const QuantizeReport report = quantize_checkpoint(options("llama_mha"));
+  EXPECT_EQ(report.quantized.size(), 14u);  // 7 linears in 2 layers
+  EXPECT_EQ(report.stats.saturated, 0);
+  EXPECT_EQ(report.stats.nonfinite(), 0);
+  for (const QuantizedTensor& tensor : report.quantized) {
+    EXPECT_GT(tensor.sqnr_db, 25.0) << tensor.module;
+    EXPECT_LT(tensor.sqnr_db, 45.0) << tensor.module;
+  }
+}
+
+}  // namespace
+}  // namespace octet::offline
