@@ -26,9 +26,9 @@ build="g++ cmake ninja-build pkg-config libfmt-dev libspdlog-dev nlohmann-json3-
 testing="libgtest-dev libgmock-dev librapidcheck-dev python3 python3-venv"
 system=$(. /etc/os-release 2>/dev/null && echo "${ID:-unknown} ${VERSION_ID:-}" || echo unknown)
 case $system in
-  "debian 12")  # its libboost-dev is 1.74, and its clang is 14, which lacks parts of C++20
-    build="$build libboost1.81-dev" testing="$testing clang-16 libclang-rt-16-dev"
-    linting="clang-tidy-16" ;;
+  "debian 12")  # its libboost-dev is 1.74, and its default clang (14) lacks parts of C++20
+    build="$build libboost1.81-dev" testing="$testing clang-19 libclang-rt-19-dev"
+    linting="clang-tidy-19" ;;
   "ubuntu 24.04")
     build="$build libboost-dev" testing="$testing clang-18 libclang-rt-18-dev"
     linting="clang-tidy-18" ;;
