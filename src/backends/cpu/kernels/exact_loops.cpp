@@ -21,41 +21,86 @@ OCTET_INLINE void fold(float* lane) {
   lane[0] += lane[1];
 }
 
-// MR x NR outputs at once: each loaded value is used several times.
-template <int MR, int NR>
-OCTET_INLINE void dot_tile(const Segments& segments, const float* x, const float* x_scales,
-                           const float* w, const float* w_scales, float* out, int64_t out_stride) {
-  const int64_t stride = segments.stride();
-  float total[MR][NR] = {};
-  for (int64_t s = 0; s < segments.count; ++s) {
-    const int64_t used = std::min(segments.length, segments.k - s * segments.length);
-    const int64_t steps = (used + kLanes - 1) / kLanes;
-    const float* const xs = x + s * segments.padded;
-    const float* const ws = w + s * segments.padded;
-    float lane[MR][NR][kLanes] = {};
-    for (int64_t step = 0; step < steps; ++step) {
-      for (int i = 0; i < MR; ++i) {
-        for (int j = 0; j < NR; ++j) {
-          for (int l = 0; l < kLanes; ++l) {
-            lane[i][j][l] +=
-                xs[i * stride + step * kLanes + l] * ws[j * stride + step * kLanes + l];
-          }
+// Four lanes: the width that every ISA has.
+using Quad = float __attribute__((vector_size(16)));
+OCTET_INLINE Quad load_quad(const float* from) {
+  Quad quad;
+  std::memcpy(&quad, from, sizeof quad);
+  return quad;
+}
+
+// fold() of four sets of lanes at once, which lie one after another: the same additions, as whole
+// vectors. One at a time, the tree would cost more than the products.
+OCTET_INLINE void fold4(const float* lanes, float* sums) {
+  Quad q[4];
+  for (int i = 0; i < 4; ++i) {
+    const float* const l = lanes + i * kLanes;
+    q[i] = (load_quad(l) + load_quad(l + 8)) + (load_quad(l + 4) + load_quad(l + 12));
+  }
+  // (l0 + l2) + (l1 + l3) of each: transposed, so that a vector holds one lane of all four.
+  const Quad ab = __builtin_shufflevector(q[0], q[1], 0, 4, 1, 5) +
+                  __builtin_shufflevector(q[0], q[1], 2, 6, 3, 7);
+  const Quad cd = __builtin_shufflevector(q[2], q[3], 0, 4, 1, 5) +
+                  __builtin_shufflevector(q[2], q[3], 2, 6, 3, 7);
+  const Quad sum =
+      __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+  std::memcpy(sums, &sum, sizeof sum);
+}
+
+// One block of M x N outputs: each loaded value is used several times.
+template <int M, int N>
+OCTET_INLINE void dot_block(const float* x, const float* w, int64_t stride, int64_t steps,
+                            float (&sums)[M * N]) {
+  float lane[M][N][kLanes] = {};
+  for (int64_t step = 0; step < steps; ++step) {
+    for (int i = 0; i < M; ++i) {
+      for (int j = 0; j < N; ++j) {
+        for (int l = 0; l < kLanes; ++l) {
+          lane[i][j][l] += x[i * stride + step * kLanes + l] * w[j * stride + step * kLanes + l];
         }
       }
     }
-    for (int i = 0; i < MR; ++i) {
-      for (int j = 0; j < NR; ++j) {
-        fold(lane[i][j]);
-        float block = lane[i][j][0];
-        if (w_scales) block *= w_scales[j * segments.count + s];
-        if (x_scales) block *= x_scales[i * segments.count + s];
-        total[i][j] += block;
-      }
+  }
+  if constexpr (M * N % 4 == 0) {
+    for (int i = 0; i < M * N; i += 4) fold4(lane[0][0] + i * kLanes, sums + i);
+  } else {
+    for (int i = 0; i < M * N; ++i) {
+      fold(lane[0][0] + i * kLanes);
+      sums[i] = lane[0][0][i * kLanes];
     }
   }
-  for (int i = 0; i < MR; ++i) {
-    for (int j = 0; j < NR; ++j) out[i * out_stride + j] = total[i][j];
+}
+
+// M x N outputs, from row `row` of x and row `col` of w on.
+template <int M, int N>
+OCTET_INLINE void dot_tile(const Segments& segments, const FloatRows& x, int64_t row,
+                           const FloatRows& w, int64_t col, float* out, int64_t out_stride) {
+  const int64_t stride = segments.stride();
+  const float* const xv = x.values + row * stride;
+  const float* const wv = w.values + col * stride;
+  float total[M * N] = {};
+  for (int64_t s = 0; s < segments.count; ++s) {
+    const int64_t used = std::min(segments.length, segments.k - s * segments.length);
+    float block[M * N];
+    dot_block<M, N>(xv + s * segments.padded, wv + s * segments.padded, stride,
+                    (used + kLanes - 1) / kLanes, block);
+    if (w.scales) {
+      for (int i = 0; i < M * N; ++i) block[i] *= w.scales[(col + i % N) * segments.count + s];
+    }
+    if (x.scales) {
+      for (int i = 0; i < M * N; ++i) block[i] *= x.scales[(row + i / N) * segments.count + s];
+    }
+    for (int i = 0; i < M * N; ++i) total[i] += block[i];
   }
+  for (int i = 0; i < M * N; ++i) out[(row + i / N) * out_stride + col + i % N] = total[i];
+}
+
+template <int M>
+OCTET_INLINE void dot_row_tile(const Segments& segments, const FloatRows& x, int64_t row,
+                               const FloatRows& w, float* out, int64_t out_stride) {
+  int64_t col = 0;
+  for (; col + 4 <= w.rows; col += 4) dot_tile<M, 4>(segments, x, row, w, col, out, out_stride);
+  for (; col < w.rows; ++col) dot_tile<M, 1>(segments, x, row, w, col, out, out_stride);
 }
 
 OCTET_EXACT_CLONES void load_bf16(const char* from, int64_t n, float* to) {
@@ -128,38 +173,9 @@ Segments segments_of(int64_t k, int64_t a, int64_t b) {
 
 OCTET_EXACT_CLONES void dot_rows(const Segments& segments, const FloatRows& x, const FloatRows& w,
                                  float* out, int64_t out_stride) {
-  const int64_t stride = segments.stride();
-  if (x.rows == 1) {  // decoding one sequence: more columns at once, to hide the latency of adds
-    int64_t j = 0;
-    for (; j + 4 <= w.rows; j += 4) {
-      dot_tile<1, 4>(segments, x.values, x.scales, w.values + j * stride,
-                     w.scales ? w.scales + j * segments.count : nullptr, out + j, out_stride);
-    }
-    for (; j < w.rows; ++j) {
-      dot_tile<1, 1>(segments, x.values, x.scales, w.values + j * stride,
-                     w.scales ? w.scales + j * segments.count : nullptr, out + j, out_stride);
-    }
-    return;
-  }
-  for (int64_t i = 0; i < x.rows; i += 2) {
-    for (int64_t j = 0; j < w.rows; j += 2) {
-      const bool two_rows = i + 1 < x.rows, two_cols = j + 1 < w.rows;
-      const float* const xv = x.values + i * stride;
-      const float* const wv = w.values + j * stride;
-      const float* const xs = x.scales ? x.scales + i * segments.count : nullptr;
-      const float* const ws = w.scales ? w.scales + j * segments.count : nullptr;
-      float* const o = out + i * out_stride + j;
-      if (two_rows && two_cols) {
-        dot_tile<2, 2>(segments, xv, xs, wv, ws, o, out_stride);
-      } else if (two_cols) {
-        dot_tile<1, 2>(segments, xv, xs, wv, ws, o, out_stride);
-      } else if (two_rows) {
-        dot_tile<2, 1>(segments, xv, xs, wv, ws, o, out_stride);
-      } else {
-        dot_tile<1, 1>(segments, xv, xs, wv, ws, o, out_stride);
-      }
-    }
-  }
+  int64_t row = 0;
+  for (; row + 4 <= x.rows; row += 4) dot_row_tile<4>(segments, x, row, w, out, out_stride);
+  for (; row < x.rows; ++row) dot_row_tile<1>(segments, x, row, w, out, out_stride);
 }
 
 OCTET_EXACT_CLONES float dot(const float* x, const float* w, int64_t n) {
