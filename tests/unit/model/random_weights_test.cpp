@@ -43,6 +43,9 @@ TEST(RandomWeights, LinearsKeepTheirInputsMagnitude) {
   const Tensor* bias = source.find("model.layers.1.mlp.gate.e_score_correction_bias", {256});
   EXPECT_EQ(bias->type, DType::f32);
   EXPECT_LT(deviation(to_float(*bias)), 0.1);
+  const RandomWeights untied(demo());
+  ASSERT_NE(untied.find("lm_head.weight", {64, 256}), nullptr);
+  EXPECT_EQ(untied.find("lm_head.weight", {64, 256})->type, DType::bf16);
   // The same question has the same answer.
   EXPECT_EQ(source.find("model.layers.0.mlp.up_proj.weight", {256, 2048}), weight);
 }
@@ -67,7 +70,8 @@ TEST(RandomWeights, Fp8WeightsTimesScalesHaveTheSameMagnitude) {
       mean += scales->as<float>()[i] / 32;
     }
     EXPECT_NEAR(deviation(values) * mean * std::sqrt(2048.0), 1.0, 0.1);
-    EXPECT_EQ(source.find("lm_head.weight", {64, 2048})->type, DType::bf16);
+    // A tied model has no head of its own.
+    EXPECT_EQ(source.find("lm_head.weight", {64, 2048}), nullptr);
     EXPECT_EQ(source.find("model.embed_tokens.weight", {64, 2048})->type, DType::bf16);
     EXPECT_EQ(source.find("model.layers.0.mlp.gate.weight", {64, 2048})->type, DType::bf16);
     EXPECT_EQ(source.find("model.layers.0.self_attn.k_scale", {1}), nullptr);
