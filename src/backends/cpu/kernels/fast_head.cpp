@@ -6,13 +6,10 @@ namespace octet::cpu {
 namespace fast {
 namespace {
 
-void launch_fma(const KernelContext& context, const ops::Activation& x, const ops::Linear& w,
-                const Tensor& out) {
-  run_linear(context, fma_kernels(), input_of(x, w), matrix_of(w), output_of(out, w.bias));
-}
-
 constexpr LinearRow rows[] = {
-    {"fast_head_avx512_fma", "fma lanes k%64", refuses_avx512, estimate_fma, launch_fma},
+    {"fast_head_avx512_dot", "dot lanes k%64", refuses_dot, estimate_dot, launch_dot},
+    {"fast_head_avx512_fma", "fma lanes k%64", refuses_fma, estimate_fma, launch_fma},
+    {"fast_head_portable", "8 lanes", refuses_portable, estimate_portable, launch_portable},
 };
 
 }  // namespace

@@ -50,7 +50,7 @@ void run_linear(const KernelContext& context, const Kernels& kernels, const Matr
                 const Matrix& w, const Output& out) {
   invariant(x.k == w.k, "fast linear: x and W differ in k");
   const int64_t row_bytes = kernels.packed_row_bytes(x.k);
-  const int64_t per_row = kernels.scales_per_row(x);
+  const int64_t per_row = kernels.scales_per_row(x.k);
   for (int64_t first = 0; first < x.rows; first += kernels.max_rows) {
     Matrix part = x;
     part.rows = std::min(kernels.max_rows, x.rows - first);
@@ -59,11 +59,11 @@ void run_linear(const KernelContext& context, const Kernels& kernels, const Matr
     Packed packed{.rows = part.rows,
                   .groups = (part.rows + kernels.group_rows - 1) / kernels.group_rows,
                   .row_bytes = row_bytes,
-                  .scales_per_row = per_row};
+                  .varies = per_row > 0 && x.scales.varies};
     packed.data = context.scratch.take(kPackedSlot, static_cast<size_t>(part.rows * row_bytes));
     if (per_row > 0) {
       packed.scales =
-          context.scratch.take<float>(kScalesSlot, static_cast<size_t>(part.rows * per_row));
+          context.scratch.take<float>(kPackedScalesSlot, static_cast<size_t>(part.rows * per_row));
     }
     const size_t each = round_up(static_cast<int64_t>(kernels.scratch_bytes(w, part.rows)), 4096);
     std::byte* scratch =
@@ -80,7 +80,9 @@ void run_linear(const KernelContext& context, const Kernels& kernels, const Matr
   }
 }
 
-std::optional<std::string> refuses_format(const ops::OpDesc& desc) {
+namespace {
+
+Refusal refuses_format(const ops::OpDesc& desc) {
   for (const auto& format : {desc.weight_format, desc.input_format}) {
     if (format && format->grid.cols != 0 && format->grid.cols != kCell) {
       return fmt::format("needs scales that cover 128 inputs or all; this is {}",
@@ -94,33 +96,73 @@ std::optional<std::string> refuses_format(const ops::OpDesc& desc) {
   return std::nullopt;
 }
 
-std::optional<std::string> refuses_avx512(const ops::OpDesc& desc, const CpuCaps& caps) {
-  if (!caps.avx512_bf16) return "needs AVX-512 with BF16 and VBMI";
-  return refuses_format(desc);
-}
-
-// Bytes over the memory's rate, or FLOPs over the arithmetic's, whichever is longer.
-double estimate_us(const ops::OpDesc& desc, const CpuCaps& caps, double gflops, double gbytes) {
+// Bytes over the memory's rate, or FLOPs over the arithmetic's, whichever is longer; rates of one
+// thread. Kernels that wait for memory alike differ a little, so that the better arithmetic wins.
+double estimate(const ops::OpDesc& desc, const CpuCaps& caps, double gflops, double gbytes) {
   const double weight = desc.weight_format ? 1.0 : static_cast<double>(size_of(desc.weight));
   const double values = static_cast<double>(desc.n) * static_cast<double>(desc.k);
   const double threads = std::max(1, caps.threads);
   return 1.0 + std::max(2.0 * static_cast<double>(desc.m) * values / (gflops * 1e3 * threads),
-                        weight * values / (std::min(gbytes * threads, 200.0) * 1e3));
+                        weight * values / (gbytes * std::min(threads, 20.0) * 1e3));
+}
+
+}  // namespace
+
+bool dot_takes(DType type) {
+  return type == DType::bf16 || type == DType::e4m3 || type == DType::e5m2;
+}
+
+Refusal refuses_portable(const ops::OpDesc& desc, const CpuCaps&) {
+  return refuses_format(desc);
+}
+
+Refusal refuses_fma(const ops::OpDesc& desc, const CpuCaps& caps) {
+  if (!caps.avx512_bf16) return "needs AVX-512 with BF16 and VBMI";
+  return refuses_format(desc);
+}
+
+Refusal refuses_dot(const ops::OpDesc& desc, const CpuCaps& caps) {
+  if (!dot_takes(desc.weight)) return "needs BF16 or FP8 weights";
+  if (!desc.input_format && desc.activation != DType::bf16) return "needs BF16 or FP8 inputs";
+  return refuses_fma(desc, caps);
+}
+
+double estimate_portable(const ops::OpDesc& desc, const CpuCaps& caps) {
+  return caps.avx2 ? estimate(desc, caps, 30, 6) : estimate(desc, caps, 8, 1.5);
 }
 
 double estimate_fma(const ops::OpDesc& desc, const CpuCaps& caps) {
-  return estimate_us(desc, caps, 140, 12);
+  return estimate(desc, caps, 110, 12);
 }
 
-namespace {
+double estimate_dot(const ops::OpDesc& desc, const CpuCaps& caps) {
+  return caps.fast_dot ? estimate(desc, caps, 150, 12.5) : estimate(desc, caps, 60, 11.5);
+}
+
+void launch_portable(const KernelContext& context, const ops::Activation& x, const ops::Linear& w,
+                     const Tensor& out) {
+  const Kernels& kernels = portable_kernels();
+  run_linear(context, kernels, input_of(x, w), matrix_of(w), output_of(out, w.bias));
+}
 
 void launch_fma(const KernelContext& context, const ops::Activation& x, const ops::Linear& w,
                 const Tensor& out) {
   run_linear(context, fma_kernels(), input_of(x, w), matrix_of(w), output_of(out, w.bias));
 }
 
+void launch_dot(const KernelContext& context, const ops::Activation& x, const ops::Linear& w,
+                const Tensor& out) {
+  // Routers choose experts by small differences: their products are FP32 on every path.
+  if (w.role == Role::router) return launch_fma(context, x, w, out);
+  run_linear(context, dot_kernels(), input_of(x, w), matrix_of(w), output_of(out, w.bias));
+}
+
+namespace {
+
 constexpr LinearRow rows[] = {
-    {"fast_avx512_fma", "fma lanes k%64", refuses_avx512, estimate_fma, launch_fma},
+    {"fast_avx512_dot", "dot lanes k%64", refuses_dot, estimate_dot, launch_dot},
+    {"fast_avx512_fma", "fma lanes k%64", refuses_fma, estimate_fma, launch_fma},
+    {"fast_portable", "8 lanes", refuses_portable, estimate_portable, launch_portable},
 };
 
 }  // namespace

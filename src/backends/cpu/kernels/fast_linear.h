@@ -81,8 +81,8 @@ struct Packed {
   std::byte* data = nullptr;
   int64_t rows = 0, groups = 0;
   int64_t row_bytes = 0;    // of one packed row
-  float* scales = nullptr;  // kernels that leave scales to the end: [rows] or [rows][cells]
-  int64_t scales_per_row = 0;
+  float* scales = nullptr;  // of kernels that do not scale x while they pack it
+  bool varies = false;      // those scales, along k
 
   int64_t first_row(int64_t group) const {
     const int64_t each = rows / groups, extra = rows % groups;
@@ -94,9 +94,9 @@ struct Packed {
 struct Kernels {
   int group_rows;    // the most rows of x in a tile
   int64_t max_rows;  // rows that are packed at once; more are done in turns
-  // Bytes of a packed row of k values, and floats of scales kept beside it.
+  // Bytes of a packed row of k values, and floats of scales kept beside it (may be 0).
   int64_t (*packed_row_bytes)(int64_t k);
-  int64_t (*scales_per_row)(const Matrix& x);
+  int64_t (*scales_per_row)(int64_t k);
   // Packs the rows of groups [begin, end); row m of the packing is row index[m] of x, if given.
   void (*pack)(const Matrix& x, const int32_t* index, const Matrix& w, const Packed& packed,
                int64_t begin, int64_t end);
@@ -107,22 +107,29 @@ struct Kernels {
                   const Output& out, std::byte* scratch);
 };
 
-// Multiplies in FP32 with fused multiply-add: exact products for every type. What to take where
-// vdpbf16ps is slow (Intel without AMX gives it a quarter of the rate of FMA), and for FP32 values.
+// Multiplies in FP32 with fused multiply-add, exactly, values of every type.
 const Kernels& fma_kernels();
-// vdpbf16ps: BF16 and FP8 values only; twice the rate of FMA on AMD since Zen 4.
-const Kernels& dpbf16_kernels();
-// Plain C++ on 8 lanes, with a clone for AVX2; the same bits from both.
-const Kernels& portable_kernels(const CpuCaps& caps);
+// vdpbf16ps, for BF16 and FP8 values. Twice the rate of FMA on AMD since Zen 4, but half of it on
+// Intel (CpuCaps::fast_dot).
+const Kernels& dot_kernels();
+bool dot_takes(DType type);
+// Plain C++ on 8 lanes; the same bits on every processor.
+const Kernels& portable_kernels();
 
-// Why no fast kernel takes a problem, and an estimate from rates of one thread; rows share both.
-std::optional<std::string> refuses_format(const ops::OpDesc& desc);
-std::optional<std::string> refuses_avx512(const ops::OpDesc& desc, const CpuCaps& caps);
-double estimate_us(const ops::OpDesc& desc, const CpuCaps& caps, double gflops, double gbytes);
+// Why no fast kernel takes a problem, and estimates; the tables of linear, head and experts share
+// them.
+using Refusal = std::optional<std::string>;
+Refusal refuses_portable(const ops::OpDesc& desc, const CpuCaps& caps);
+Refusal refuses_fma(const ops::OpDesc& desc, const CpuCaps& caps);
+Refusal refuses_dot(const ops::OpDesc& desc, const CpuCaps& caps);
+double estimate_portable(const ops::OpDesc& desc, const CpuCaps& caps);
 double estimate_fma(const ops::OpDesc& desc, const CpuCaps& caps);
+double estimate_dot(const ops::OpDesc& desc, const CpuCaps& caps);
+// Launches of linear and head.
+LinearLaunch launch_portable, launch_fma, launch_dot;
 
 // Slots of the workspace. Inputs of a linear lie in slots below these.
-enum Slot : size_t { kPackedSlot = 64, kScalesSlot, kThreadSlot, kMoeSlots };
+enum Slot : size_t { kPackedSlot = 64, kPackedScalesSlot, kThreadSlot, kMoeSlots };
 
 // out = x · Wᵀ (+ bias) on all threads.
 void run_linear(const KernelContext& context, const Kernels& kernels, const Matrix& x,

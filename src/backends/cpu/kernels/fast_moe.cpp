@@ -34,9 +34,9 @@ enum MoeSlot : size_t {
   kUpCodesSlot = kGateCodesSlot + 2,
   kDownCodesSlot = kUpCodesSlot + 2,
   kPackedGateSlot = kDownCodesSlot + 2,
-  kPackedUpSlot,
-  kPackedDownSlot,
-  kGateSlot,
+  kPackedUpSlot = kPackedGateSlot + 2,
+  kPackedDownSlot = kPackedUpSlot + 2,
+  kGateSlot = kPackedDownSlot + 2,
   kUpSlot,
   kHiddenSlot,
   kResultSlot,
@@ -221,16 +221,22 @@ class Moe {
   }
 
   // A packing of the expert's rows within the memory of all assigned rows.
-  Packed packing(const Batch& batch, const Matrix& x, std::byte* data) const {
+  Packed packing(const Batch& batch, const Matrix& x, MoeSlot slot, int64_t most_k) {
     const int64_t row_bytes = kernels_.packed_row_bytes(x.k);
-    return {.data = data + batch.first * row_bytes,
-            .rows = batch.rows(),
-            .groups = (batch.rows() + kernels_.group_rows - 1) / kernels_.group_rows,
-            .row_bytes = row_bytes};
-  }
-  std::byte* packed_memory(MoeSlot slot, int64_t k) {
-    return context_.scratch.take(slot,
-                                 static_cast<size_t>(assigned_ * kernels_.packed_row_bytes(k)));
+    const int64_t row_scales = kernels_.scales_per_row(x.k);
+    std::byte* data = context_.scratch.take(
+        slot, static_cast<size_t>(assigned_ * kernels_.packed_row_bytes(most_k)));
+    Packed packed{.data = data + batch.first * row_bytes,
+                  .rows = batch.rows(),
+                  .groups = (batch.rows() + kernels_.group_rows - 1) / kernels_.group_rows,
+                  .row_bytes = row_bytes};
+    if (row_scales > 0) {
+      float* scales =
+          floats(static_cast<MoeSlot>(slot + 1), assigned_, kernels_.scales_per_row(most_k));
+      packed.scales = scales + batch.first * row_scales;
+      packed.varies = x.scales.varies;
+    }
+    return packed;
   }
 
   // Calls body(batch, begin, end) for ranges of groups of `packed` that together cover all experts.
@@ -251,14 +257,10 @@ class Moe {
   }
 
   void pack_inputs() {
-    std::byte* const gate = packed_memory(kPackedGateSlot, width_);
-    std::byte* up = nullptr;
     for (Batch& batch : batches_) {
-      batch.gate_packed = packing(batch, batch.gate_x, gate);
-      batch.up_packed = batch.gate_packed;
-      if (same_packing(batch)) continue;
-      if (!up) up = packed_memory(kPackedUpSlot, width_);
-      batch.up_packed = packing(batch, batch.up_x, up);
+      batch.gate_packed = packing(batch, batch.gate_x, kPackedGateSlot, width_);
+      batch.up_packed = same_packing(batch) ? batch.gate_packed
+                                            : packing(batch, batch.up_x, kPackedUpSlot, width_);
     }
     for_groups(&Batch::gate_packed, [&](const Batch& batch, int64_t begin, int64_t end) {
       kernels_.pack(batch.gate_x, batch.gate_index, batch.gate_w, batch.gate_packed, begin, end);
@@ -295,7 +297,6 @@ class Moe {
   }
 
   void pack_hidden(float* hidden) {
-    std::byte* const memory = packed_memory(kPackedDownSlot, inner_);
     for (Batch& batch : batches_) {
       const ops::Linear& w = batch.mlp->down;
       Tensor rows(hidden + batch.first * inner_, DType::f32, {batch.rows(), inner_});
@@ -307,7 +308,7 @@ class Moe {
       } else {
         batch.down_x = matrix_of(quantized(batch, rows, w, kDownCodesSlot));
       }
-      batch.down_packed = packing(batch, batch.down_x, memory);
+      batch.down_packed = packing(batch, batch.down_x, kPackedDownSlot, inner_);
     }
     for_groups(&Batch::down_packed, [&](const Batch& batch, int64_t begin, int64_t end) {
       const ops::Linear& w = batch.mlp->down;
@@ -383,13 +384,37 @@ void run_moe(const KernelContext& context, const Kernels& kernels, const ops::Ac
   }
 }
 
-void launch_fma(const KernelContext& context, const ops::Activation& x, const ops::Routing& routing,
-                std::span<const ops::GatedMlp> experts, const Tensor& out) {
+void launch_moe_fma(const KernelContext& context, const ops::Activation& x,
+                    const ops::Routing& routing, std::span<const ops::GatedMlp> experts,
+                    const Tensor& out) {
   run_moe(context, fma_kernels(), x, routing, experts, out);
 }
 
+void launch_moe_portable(const KernelContext& context, const ops::Activation& x,
+                         const ops::Routing& routing, std::span<const ops::GatedMlp> experts,
+                         const Tensor& out) {
+  run_moe(context, portable_kernels(), x, routing, experts, out);
+}
+
+void launch_moe_dot(const KernelContext& context, const ops::Activation& x,
+                    const ops::Routing& routing, std::span<const ops::GatedMlp> experts,
+                    const Tensor& out) {
+  // The product of gate and up is FP32 where down does not quantize it.
+  bool all = true;
+  for (const ops::GatedMlp& mlp : experts) {
+    for (const ops::Linear* w : {&mlp.gate, &mlp.up, &mlp.down}) {
+      const bool plain_bf16 = w != &mlp.down && x.plain && x.plain.type == DType::bf16;
+      all = all && (w->input || plain_bf16) &&
+            dot_takes(w->quant ? w->quant.codes.type : w->plain.type);
+    }
+  }
+  run_moe(context, all ? dot_kernels() : fma_kernels(), x, routing, experts, out);
+}
+
 constexpr MoeRow rows[] = {
-    {"fast_moe_avx512_fma", "fma lanes k%64", refuses_avx512, estimate_fma, launch_fma},
+    {"fast_moe_avx512_dot", "dot lanes k%64", refuses_dot, estimate_dot, launch_moe_dot},
+    {"fast_moe_avx512_fma", "fma lanes k%64", refuses_fma, estimate_fma, launch_moe_fma},
+    {"fast_moe_portable", "8 lanes", refuses_portable, estimate_portable, launch_moe_portable},
 };
 
 }  // namespace

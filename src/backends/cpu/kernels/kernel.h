@@ -19,6 +19,7 @@ struct CpuCaps {
   bool avx2 = false;         // with FMA and F16C
   bool avx512_bf16 = false;  // with F, BW, VL, DQ and VBMI
   int threads = 1;
+  bool fast_dot = false;  // vdpbf16ps issues as fast as FMA: AMD; elsewhere it does half its work
 };
 
 // One a backend, kept as long as it lives: the scratch grows once and is reused from then on.

@@ -1,0 +1,454 @@
+// The loops of the AVX-512 linears, for both ways to multiply (fast_linear_decode.h).
+//
+// Scales that are constant along k multiply the finished sum. Scales that vary multiply the sum of
+// their 128 values, lane by lane, as it is added to the total:
+//
+//   constant  acc += w * x                           over all of k;   out = tree(acc) * s
+//   varying   part += w * x  over 128 values;   acc += part * s;      out = tree(acc)
+#pragma once
+
+#if defined(__x86_64__)
+
+#include <algorithm>
+
+#include "backends/cpu/kernels/fast_linear_decode.h"
+
+namespace octet::cpu::fast {
+
+inline constexpr int kGroup = 6;         // rows of x in a tile
+inline constexpr int64_t kBlock = 1024;  // values of k before the next tile: x stays in L1
+inline constexpr int64_t kPanelBytes = 512 << 10;  // decoded rows of W: part of a small L2
+inline constexpr int64_t kPanelRows = 32;
+inline constexpr int64_t kFewGroups = 4;  // of x: then W is decoded for one tile at a time
+inline constexpr int64_t kTurn = 8;  // groups of x whose accumulators are kept over blocks of k
+
+// --- tiles ------------------------------------------------------------------------------------
+// A tile is M rows of x by 4 rows of W. Its accumulators are one register an output.
+//
+//              W row 0   1   2   3
+//   x row 0      acc   acc acc acc       per register of k: M + 4 loads for 4 M products;
+//         ...                            M = 6 fills 24 of the 32 registers with accumulators
+//   x row M-1    acc   acc acc acc
+
+// Scales that vary along k, from the tile's first cell on; null where none does.
+struct CellScales {
+  const float* w = nullptr;  // [cell][4 rows]
+  const float* x = nullptr;  // [cell][M rows], only where the kernel does not scale x beforehand
+};
+
+template <class Math, int M>
+struct Accumulators {
+  __m512 at[M][4];
+
+  OCTET_AVX512_INLINE void clear() {
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r) at[m][r] = _mm512_setzero_ps();
+    }
+  }
+  OCTET_AVX512_INLINE void load(const float* from) {
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r) at[m][r] = _mm512_load_ps(from + (m * 4 + r) * 16);
+    }
+  }
+  OCTET_AVX512_INLINE void store(float* to) const {
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r) _mm512_store_ps(to + (m * 4 + r) * 16, at[m][r]);
+    }
+  }
+  // total += this * scale of the cell.
+  OCTET_AVX512_INLINE void fold(float* total, const CellScales& scales) const {
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) {
+      alignas(16) float both[4];
+      const float* scale = scales.w;
+      if constexpr (Math::scales_x) {
+        _mm_store_ps(both, _mm_mul_ps(_mm_loadu_ps(scales.w), _mm_set1_ps(scales.x[m])));
+        scale = both;
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r) {
+        float* to = total + (m * 4 + r) * 16;
+        _mm512_store_ps(to,
+                        _mm512_fmadd_ps(at[m][r], _mm512_set1_ps(scale[r]), _mm512_load_ps(to)));
+      }
+    }
+    // The totals live in memory: there are no registers for them, and the compiler would only keep
+    // a second copy on the stack.
+    asm volatile("" ::: "memory");
+  }
+};
+
+// Four rows of W from the mapping; rows beyond the last repeat it, and are not written out.
+struct Rows4 {
+  const std::byte* row[4];
+  int64_t ahead;  // bytes: the same place in the next four rows, which is prefetched
+
+  static Rows4 of(const Matrix& w, int64_t n) {
+    Rows4 rows;
+    for (int r = 0; r < 4; ++r) rows.row[r] = w.row(std::min(n + r, w.rows - 1));
+    rows.ahead = 4 * w.row_bytes;
+    return rows;
+  }
+};
+
+// The lines of one chunk, `ahead` bytes on. Integers, as the place may lie beyond the mapping.
+template <int Lines>
+OCTET_AVX512_INLINE void prefetch_ahead(const std::byte* p, int64_t ahead) {
+#pragma GCC unroll 4
+  for (int line = 0; line < Lines; ++line) {
+    const uintptr_t place = reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(ahead) +
+                            static_cast<uintptr_t>(64 * line);
+    _mm_prefetch(reinterpret_cast<const char*>(place), _MM_HINT_T0);
+  }
+}
+
+// acc += one chunk, W decoded in registers.
+template <class Math, int M, class Decoder, bool Full>
+OCTET_AVX512_INLINE void direct_chunk(Accumulators<Math, M>& acc, const Decoder& decoder,
+                                      const Rows4& rows, int64_t k, int64_t valid,
+                                      const std::byte* x) {
+#pragma GCC unroll 4
+  for (int r = 0; r < 4; ++r) {
+    const std::byte* p = rows.row[r] + k * Decoder::bytes;
+    typename Math::Vec w[Math::vecs];
+    if constexpr (Full) {
+      prefetch_ahead<Decoder::bytes>(p, rows.ahead);
+      decoder.full(p, w);
+    } else {
+      decoder.part(p, valid, w);
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < Math::vecs; ++v) {
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) {
+        acc.at[m][r] = Math::add_product(acc.at[m][r], w[v], Math::load(x + (v * M + m) * 64));
+      }
+    }
+  }
+}
+
+// acc += one chunk, W decoded already: [register of k][4 rows].
+template <class Math, int M>
+OCTET_AVX512_INLINE void packed_chunk(Accumulators<Math, M>& acc, const std::byte* w,
+                                      const std::byte* x) {
+#pragma GCC unroll 4
+  for (int v = 0; v < Math::vecs; ++v) {
+    typename Math::Vec row[4];
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) row[r] = Math::load(w + (v * 4 + r) * 64);
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) {
+      const typename Math::Vec value = Math::load(x + (v * M + m) * 64);
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r) {
+        acc.at[m][r] = Math::add_product(acc.at[m][r], row[r], value);
+      }
+    }
+  }
+}
+
+// M rows of x by four rows of W, over all of k. The sums go to `total` as lanes.
+template <class Math, int M, class Decoder, bool Fold>
+OCTET_AVX512 void direct_tile(const Rows4& rows, int64_t k_size, const std::byte* x,
+                              CellScales scales, float* total) {
+  const Decoder decoder = Decoder::make();
+  const int64_t full = k_size / kChunk * kChunk;
+  constexpr int64_t x_step = Math::vecs * M * 64;
+  Accumulators<Math, M> acc;
+  acc.clear();
+  if constexpr (!Fold) {
+    for (int64_t k = 0; k < full; k += kChunk, x += x_step) {
+      direct_chunk<Math, M, Decoder, true>(acc, decoder, rows, k, kChunk, x);
+    }
+    if (full < k_size) {
+      direct_chunk<Math, M, Decoder, false>(acc, decoder, rows, full, k_size - full, x);
+    }
+    acc.store(total);
+  } else {
+    acc.store(total);
+    for (int64_t k = 0; k < k_size; k += kCell, scales.w += 4, scales.x += M) {
+      acc.clear();
+      for (int64_t c = k; c < std::min(k + kCell, k_size); c += kChunk, x += x_step) {
+        if (c < full) {
+          direct_chunk<Math, M, Decoder, true>(acc, decoder, rows, c, kChunk, x);
+        } else {
+          direct_chunk<Math, M, Decoder, false>(acc, decoder, rows, c, k_size - c, x);
+        }
+      }
+      acc.fold(total, scales);
+    }
+  }
+}
+
+// A tile over `chunks` chunks of a decoded panel, continuing `total`.
+template <class Math, int M>
+OCTET_AVX512 void packed_tile(const std::byte* w, const std::byte* x, int64_t chunks,
+                              CellScales scales, bool first, float* total) {
+  Accumulators<Math, M> acc;
+  acc.clear();
+  constexpr int64_t w_step = Math::vecs * 4 * 64, x_step = Math::vecs * M * 64;
+  if (!scales.w) {
+    if (!first) acc.load(total);
+    for (int64_t c = 0; c < chunks; ++c, w += w_step, x += x_step) {
+      packed_chunk<Math, M>(acc, w, x);
+    }
+    acc.store(total);
+    return;
+  }
+  if (first) acc.store(total);
+  for (int64_t c = 0; c < chunks; c += 2, scales.w += 4, scales.x += M) {
+    acc.clear();
+    packed_chunk<Math, M>(acc, w, x);
+    w += w_step, x += x_step;
+    if (c + 1 < chunks) {
+      packed_chunk<Math, M>(acc, w, x);
+      w += w_step, x += x_step;
+    }
+    acc.fold(total, scales);
+  }
+}
+
+// --- finishing --------------------------------------------------------------------------------
+
+OCTET_AVX512_INLINE __m128 load_bias(const Output& out, int64_t n, __mmask8 mask) {
+  if (out.bias_type == DType::f32) return _mm_maskz_loadu_ps(mask, out.bias + n * 4);
+  const __m128i halves = _mm_maskz_loadu_epi16(mask, out.bias + n * 2);
+  return _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(halves), 16));
+}
+
+// Adds the lanes of `rows` x 4 accumulators, scales them, and writes columns [n, min(n + 4, last)).
+// `x_scales`: one a row, or null.
+OCTET_AVX512 inline void finish(const float* total, int64_t rows, int64_t first_row,
+                                const float* x_scales, const Matrix& w, int64_t n, int64_t last,
+                                const Output& out) {
+  const auto mask = static_cast<__mmask8>(simd::first_lanes(last - n, 4));
+  alignas(16) float scale[4] = {1, 1, 1, 1};
+  if (w.scales.data && !w.scales.varies) {
+    for (int r = 0; r < 4; ++r) scale[r] = w.scales.at(std::min(n + r, w.rows - 1), 0);
+  }
+  const __m128 factor = _mm_load_ps(scale);
+  const __m128 bias = out.bias ? load_bias(out, n, mask) : _mm_setzero_ps();
+  for (int64_t m = 0; m < rows; ++m, total += 64) {
+    __m128 sum = simd::reduce4(_mm512_load_ps(total), _mm512_load_ps(total + 16),
+                               _mm512_load_ps(total + 32), _mm512_load_ps(total + 48));
+    if (x_scales) sum = _mm_mul_ps(sum, _mm_set1_ps(x_scales[m]));
+    sum = _mm_mul_ps(sum, factor);
+    if (out.bias) sum = _mm_add_ps(sum, bias);
+    std::byte* to = out.data + (first_row + m) * out.row_bytes;
+    if (out.type == DType::f32) {
+      _mm_mask_storeu_ps(to + n * 4, mask, sum);
+    } else {
+      const __m512i rounded = simd::round_to_bf16(_mm512_castps128_ps512(sum));
+      const __m256i halves = _mm512_cvtepi32_epi16(rounded);
+      _mm_mask_storeu_epi16(to + n * 2, mask, _mm256_castsi256_si128(halves));
+    }
+  }
+}
+
+// The scales of rows n .. n+3 by cell, [cell][4]; 1 if they do not vary (those of x do).
+inline void gather_scales(const Matrix& w, int64_t n, float* out) {
+  const int64_t cells = (w.k + kCell - 1) / kCell;
+  if (!w.scales.varies) std::fill_n(out, 4 * cells, 1.0f);
+  for (int r = 0; w.scales.varies && r < 4; ++r) {
+    const std::byte* from = w.scales.row(std::min(n + r, w.rows - 1));
+    for (int64_t c = 0; c < cells; ++c) out[c * 4 + r] = load_f32(from + c * w.scales.col_bytes);
+  }
+}
+
+// Decodes `chunks` chunks from chunk `first` on of four rows: [chunk][register][4 rows].
+template <class Math, class Decoder>
+OCTET_AVX512 void decode_rows4(const Matrix& w, int64_t n, int64_t first, int64_t chunks,
+                               std::byte* out) {
+  const Decoder decoder = Decoder::make();
+  const Rows4 rows = Rows4::of(w, n);
+  for (int64_t k = first * kChunk; k < (first + chunks) * kChunk; k += kChunk) {
+    for (int r = 0; r < 4; ++r) {
+      const std::byte* p = rows.row[r] + k * Decoder::bytes;
+      typename Math::Vec v[Math::vecs];
+      if (w.k - k >= kChunk) {
+        prefetch_ahead<Decoder::bytes>(p, rows.ahead);
+        decoder.full(p, v);
+      } else {
+        decoder.part(p, w.k - k, v);
+      }
+      for (int i = 0; i < Math::vecs; ++i) Math::store(out + (i * 4 + r) * 64, v[i]);
+    }
+    out += Math::vecs * 4 * 64;
+  }
+}
+
+// --- the columns of a thread ------------------------------------------------------------------
+
+// How panel_columns cuts its problem.
+//
+//               block 0   block 1  ...     many rows of x              few rows of x (few tiles)
+//   x 48 rows  [6 rows  |         |   ]    for each panel of W:        for each panel of W:
+//              [        |         |   ]      decode all of it            for each block of k:
+//              [        |         |   ]      for each 48 rows of x:        for each 4 of W:
+//   W panel    [4 rows  |         |   ]        for each block of k:          decode the block
+//              [        |         |   ]          for each 6 of x:            for each 6 of x:
+//                                                  for each 4 of W: tile       tile
+//
+// Accumulators stay in registers within a block of k, and in scratch from one block to the next.
+// Writing a decoded value beyond L1 costs more than decoding it, so with few rows of x, where it
+// would not be read often enough, only one block of four rows exists at a time.
+template <class Math>
+struct Cut {
+  static constexpr int64_t chunk_bytes = Math::vecs * 64;  // of one row, decoded
+  int64_t chunks, cells;                                   // of k
+  int64_t block;                                           // chunks in a block of k
+  int64_t turn;                                            // groups of x in a turn
+  int64_t rows;                                            // of W in a panel
+  bool few;
+
+  Cut(int64_t k, int64_t groups) {
+    constexpr int64_t fits = kBlock * 4 / chunk_bytes;
+    chunks = (k + kChunk - 1) / kChunk;
+    cells = (chunks + 1) / 2;
+    few = groups <= kFewGroups;
+    block = few ? std::min(chunks, fits / 2) : chunks <= fits + fits / 2 ? chunks : fits;
+    turn = few ? groups : block == chunks ? 1 : kTurn;
+    const int64_t panel = kPanelBytes / (chunks * chunk_bytes);
+    rows = few ? kPanelRows / 2 : std::clamp(panel / 4 * 4, int64_t{4}, kPanelRows);
+  }
+  int64_t quad_bytes() const { return chunks * chunk_bytes * 4; }
+  int64_t panel_bytes() const { return few ? block * chunk_bytes * 4 : rows / 4 * quad_bytes(); }
+  int64_t total_bytes() const { return turn * kGroup * rows * 64; }
+  int64_t scale_bytes() const { return rows * cells * 4; }
+};
+
+// What columns() passes on: packed x and where its scales lie.
+struct PackedRows {
+  explicit PackedRows(const Packed& packed, int64_t k)
+      : p(packed), cells((k + kCell - 1) / kCell) {}
+
+  const std::byte* data(int64_t first) const { return p.data + first * p.row_bytes; }
+  // Of a group that starts at row `first`: [cell][rows of the group].
+  const float* cell_scales(int64_t first) const {
+    return p.scales ? p.scales + first * cells : nullptr;
+  }
+  const float* row_scales(int64_t first) const {
+    return p.scales ? p.scales + p.rows * cells + first : nullptr;
+  }
+
+  const Packed& p;
+  int64_t cells;
+};
+
+// W is decoded and then used for every row of x.
+template <class Math, class Decoder>
+void panel_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t end,
+                   const Output& out, std::byte* scratch) {
+  using Tile = void (*)(const std::byte*, const std::byte*, int64_t, CellScales, bool, float*);
+  static constexpr Tile tiles[kGroup + 1] = {
+      nullptr,
+      packed_tile<Math, 1>,
+      packed_tile<Math, 2>,
+      packed_tile<Math, 3>,
+      packed_tile<Math, 4>,
+      packed_tile<Math, 5>,
+      packed_tile<Math, 6>,
+  };
+  const Cut<Math> cut(w.k, packed.groups);
+  const PackedRows x(packed, w.k);
+  std::byte* panel = scratch;
+  auto* totals = reinterpret_cast<float*>(panel + cut.panel_bytes());
+  auto* scales = reinterpret_cast<float*>(panel + cut.panel_bytes() + cut.total_bytes());
+  const bool fold = w.scales.varies || packed.varies;
+  for (int64_t n0 = begin; n0 < end; n0 += cut.rows) {
+    const int64_t quads = (std::min(cut.rows, end - n0) + 3) / 4;
+    for (int64_t q = 0; q < quads; ++q) {
+      if (!cut.few) {
+        decode_rows4<Math, Decoder>(w, n0 + 4 * q, 0, cut.chunks, panel + q * cut.quad_bytes());
+      }
+      if (fold) gather_scales(w, n0 + 4 * q, scales + q * 4 * cut.cells);
+    }
+    // One tile: group g by four rows of W decoded at `values`, chunks [c, c + count).
+    const auto tile = [&](int64_t g, int64_t place, int64_t q, int64_t c, int64_t count,
+                          const std::byte* values) {
+      const int64_t first = packed.first_row(g), m = packed.first_row(g + 1) - first;
+      float* total = totals + (place * quads + q) * kGroup * 4 * 16;
+      CellScales cells;
+      if (fold) cells.w = scales + (q * cut.cells + c / 2) * 4;
+      if (fold && Math::scales_x) cells.x = x.cell_scales(first) + c / 2 * m;
+      tiles[m](values, x.data(first) + c * Cut<Math>::chunk_bytes * m, count, cells, c == 0, total);
+      if (c + count == cut.chunks) {
+        finish(total, m, first, x.row_scales(first), w, n0 + 4 * q, end, out);
+      }
+    };
+    for (int64_t g0 = 0; g0 < packed.groups; g0 += cut.turn) {
+      const int64_t g1 = std::min(packed.groups, g0 + cut.turn);
+      for (int64_t c = 0; c < cut.chunks; c += cut.block) {
+        const int64_t count = std::min(cut.block, cut.chunks - c);
+        if (cut.few) {
+          for (int64_t q = 0; q < quads; ++q) {
+            decode_rows4<Math, Decoder>(w, n0 + 4 * q, c, count, panel);
+            for (int64_t g = g0; g < g1; ++g) tile(g, g - g0, q, c, count, panel);
+          }
+          continue;
+        }
+        for (int64_t g = g0; g < g1; ++g) {
+          for (int64_t q = 0; q < quads; ++q) {
+            tile(g, g - g0, q, c, count,
+                 panel + q * cut.quad_bytes() + c * Cut<Math>::chunk_bytes * 4);
+          }
+        }
+      }
+    }
+  }
+}
+
+// One group of x: W is decoded in registers, used, and never written.
+template <class Math, class Decoder, bool Fold>
+void direct_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t end,
+                    const Output& out, std::byte* scratch) {
+  using Tile = void (*)(const Rows4&, int64_t, const std::byte*, CellScales, float*);
+  static constexpr Tile tiles[kGroup + 1] = {
+      nullptr,
+      direct_tile<Math, 1, Decoder, Fold>,
+      direct_tile<Math, 2, Decoder, Fold>,
+      direct_tile<Math, 3, Decoder, Fold>,
+      direct_tile<Math, 4, Decoder, Fold>,
+      direct_tile<Math, 5, Decoder, Fold>,
+      direct_tile<Math, 6, Decoder, Fold>,
+  };
+  alignas(64) float total[kGroup * 4 * 16];
+  const PackedRows x(packed, w.k);
+  auto* scales = reinterpret_cast<float*>(scratch);
+  const CellScales cells{scales, x.cell_scales(0)};
+  for (int64_t n = begin; n < end; n += 4) {
+    if constexpr (Fold) gather_scales(w, n, scales);
+    tiles[packed.rows](Rows4::of(w, n), w.k, x.data(0), cells, total);
+    finish(total, packed.rows, 0, x.row_scales(0), w, n, end, out);
+  }
+}
+
+template <class Math>
+void all_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t end,
+                 const Output& out, std::byte* scratch) {
+  with_decoder<Math>(w.type, [&]<class Decoder>() {
+    if (packed.groups > 1) {
+      panel_columns<Math, Decoder>(w, packed, begin, end, out, scratch);
+    } else if (w.scales.varies || packed.varies) {
+      direct_columns<Math, Decoder, true>(w, packed, begin, end, out, scratch);
+    } else {
+      direct_columns<Math, Decoder, false>(w, packed, begin, end, out, scratch);
+    }
+  });
+}
+
+template <class Math>
+size_t thread_scratch_bytes(const Matrix& w, int64_t rows) {
+  const Cut<Math> cut(w.k, (rows + kGroup - 1) / kGroup);
+  return static_cast<size_t>(cut.panel_bytes() + cut.total_bytes() + cut.scale_bytes());
+}
+
+}  // namespace octet::cpu::fast
+
+#endif
