@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "backends/cpu/kernels/exact_loops.h"
 #include "backends/cpu/kernels/exact_ops.h"
 #include "backends/cpu/kernels/load.h"
 #include "base/philox.h"
@@ -17,6 +18,24 @@ namespace {
 constexpr float kGreedy = 1e-5f;  // temperatures below this one
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// exp of (x - most) / divisor; the largest gives exactly 1, also where it is infinite.
+OCTET_EXACT_CLONES void exp_below(const float* x, float most, float divisor, int64_t n,
+                                  float* out) {
+  for (int64_t i = 0; i < n; ++i) {
+    out[i] = exact::exp(x[i] == most ? 0.0f : (x[i] - most) / divisor);
+  }
+}
+
+// Exponential random numbers of ids [0, n): Philox blocks of four, so n is rounded up.
+OCTET_EXACT_CLONES void exponentials(uint64_t seed, uint64_t position, int64_t n, float* out) {
+  for (int64_t block = 0; block * 4 < n; ++block) {
+    const Philox4 bits = philox(seed, position, static_cast<uint64_t>(block));
+    for (size_t i = 0; i < 4; ++i) {
+      out[block * 4 + static_cast<int64_t>(i)] = exponential_from(bits[i]);
+    }
+  }
+}
 
 // The larger of two candidates, ties to the lower id.
 struct Best {
@@ -40,13 +59,15 @@ class Row {
   // A row of NaN and -Inf only has no token.
   bool empty() const { return most_ == -kInf; }
 
-  // exp of these lies in [0, 1], also where the largest logit is infinite.
+  // 0 for the largest logit, also where it is infinite.
   float below_max(size_t i) const { return logits_[i] == most_ ? 0.0f : logits_[i] - most_; }
 
   // log of the sum of exp(logit - max): one float64 sum in ascending order of the id.
   float log_sum() const {
+    std::vector<float> exps(logits_.size());
+    exp_below(logits_.data(), most_, 1.0f, static_cast<int64_t>(exps.size()), exps.data());
     double sum = 0.0;
-    for (size_t i = 0; i < logits_.size(); ++i) sum += double{exact::exp(below_max(i))};
+    for (const float e : exps) sum += double{e};
     return static_cast<float>(exact::log(sum));
   }
 
@@ -58,8 +79,9 @@ class Row {
     std::vector<int32_t> ids;                          // what survives so far, ascending
     std::vector<float> probabilities(logits_.size());  // relative to the largest, which has 1
     ids.reserve(logits_.size());
+    exp_below(logits_.data(), most_, how.temperature, static_cast<int64_t>(logits_.size()),
+              probabilities.data());
     for (size_t i = 0; i < logits_.size(); ++i) {
-      probabilities[i] = exact::exp(below_max(i) / how.temperature);
       // min_p compares with min_p times the largest probability, which is 1 here.
       if (probabilities[i] > 0.0f && probabilities[i] >= how.min_p) {
         ids.push_back(static_cast<int32_t>(i));
@@ -67,17 +89,19 @@ class Row {
     }
     if (how.top_k > 0) keep_top_k(how.top_k, ids);
     if (how.top_p < 1.0f) keep_top_p(how.top_p, probabilities, ids);
+    // Number id of the stream, wherever it is drawn: all at once, or one by one if few are left.
+    const auto position = static_cast<uint64_t>(how.position);
+    std::vector<float> e;
+    if (ids.size() > logits_.size() / 8) {
+      e.resize((logits_.size() + 3) / 4 * 4);
+      exponentials(how.seed, position, static_cast<int64_t>(logits_.size()), e.data());
+    }
     Best best;
-    Philox4 block{};
-    int64_t block_index = -1;
     for (const int32_t id : ids) {
-      if (id / 4 != block_index) {
-        block_index = id / 4;
-        block = philox(how.seed, static_cast<uint64_t>(how.position),
-                       static_cast<uint64_t>(block_index));
-      }
-      const float e = exponential_from(block[static_cast<size_t>(id % 4)]);
-      best.offer(probabilities[static_cast<size_t>(id)] / e, id);
+      const auto i = static_cast<size_t>(id);
+      const float drawn =
+          e.empty() ? exponential_from(philox(how.seed, position, i / 4)[i % 4]) : e[i];
+      best.offer(probabilities[i] / drawn, id);
     }
     return best.id;
   }
