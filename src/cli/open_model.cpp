@@ -20,12 +20,15 @@ std::vector<std::string> scheme_names() {
   return names;
 }
 
-// The configuration. Random weights of a scheme are made in FP8, not quantized.
+// The configuration. Random weights for FP8 arithmetic are made in FP8, not made and then
+// quantized.
 model::ModelConfig config_of(const ModelOptions& options) {
   model::ModelConfig config = model::read_config(options.path);
-  if (!options.random_weights || options.scheme.empty() || options.scheme == "none") return config;
-  if (options.compute == "fp32" || options.compute == "bf16") return config;
-  return model::with_scheme(std::move(config), scheme_named(options.scheme).format);
+  const bool asked = !options.scheme.empty() && options.scheme != "none";
+  const bool fp8 = options.compute == "fp8" || (options.compute.empty() && asked);
+  if (!options.random_weights || !fp8 || options.scheme == "none" || config.quant) return config;
+  const std::string_view scheme = asked ? std::string_view(options.scheme) : "fp8_channel";
+  return model::with_scheme(std::move(config), scheme_named(scheme).format);
 }
 
 // What --compute means where it is absent: the arithmetic that the weights were made for.

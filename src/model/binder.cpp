@@ -103,6 +103,10 @@ Tensor Binder::require(const std::string& name, const Shape& shape) const {
   return *found;
 }
 
+void Binder::require_any(const std::string& name) const {
+  if (!source_->find(name, {1})) require(name, {1});  // throws
+}
+
 Tensor Binder::own(DType type, Shape shape, const std::string& what) {
   memory_.buffers.push_back(
       backend_.alloc(static_cast<size_t>(shape.count()) * size_of(type), what));
@@ -238,7 +242,9 @@ void Binder::bind_stored_fp8(ops::Linear& linear, const Tensor& codes) {
   linear.quant = {to_device(codes), stored_scales(linear.name, format, linear.out, linear.in),
                   format};
   if (linear.input && linear.when == InputScale::calibrated) {
-    linear.input_scale = fp32(linear.name + ".input_scale", {1});
+    // [1] or a scalar, by who wrote it; required, or the static scale would be a guess.
+    require_any(linear.name + ".input_scale");
+    linear.input_scale = fp32_broadcast(linear.name + ".input_scale", 1);
   }
 }
 

@@ -49,6 +49,7 @@ class Binder {
 
  private:
   Tensor require(const std::string& name, const Shape& shape) const;
+  void require_any(const std::string& name) const;  // of whatever shape
   Tensor to_device(const Tensor& host);
   Tensor own(DType type, Shape shape, const std::string& what);
   Tensor stored_scales(const std::string& module, const QuantFormat& format, int64_t out,
@@ -68,8 +69,8 @@ class Binder {
 // The policy in force: --policy rows, then the checkpoint's own, then the defaults.
 Policy effective_policy(const ModelConfig& config, const LoadOptions& options);
 
-// A 16- or 32-bit weight [out, in] in `format`. Loading with --scheme and `octet quantize` both call
-// this, so that they give the same bytes.
+// A 16- or 32-bit weight [out, in] in `format`. Loading with --scheme and `octet quantize` both
+// call this, so that they give the same bytes.
 struct QuantizedWeight {
   std::vector<uint8_t> codes;
   std::vector<float> scales;

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "model/quant_schema.h"
+
 namespace octet::model {
 
 Decoder::Decoder(Binder& binder, DecoderWeights weights)
@@ -14,8 +16,16 @@ Decoder::Decoder(Binder& binder, DecoderWeights weights)
       binder.options().max_positions ? binder.options().max_positions : config_.max_positions;
   rope_ = build_rope_table(binder.backend(), config_.rope, positions);
   const Policy policy = effective_policy(config_, binder.options());
+  std::vector<std::string> modules;
   for (const LinearUse& use : linears()) {
     precisions_.push_back(resolve(policy, use.linear->role, use.linear->name));
+    modules.push_back(use.linear->name);
+  }
+  if (!config_.quant) return;
+  std::vector<std::string>& notices = weights_.notices;
+  notices.insert(notices.end(), config_.quant->notes.begin(), config_.quant->notes.end());
+  for (const std::string& pattern : unmatched_ignores(*config_.quant, modules)) {
+    notices.push_back("quantization_config ignores '" + pattern + "', which matches no module");
   }
 }
 
