@@ -213,6 +213,7 @@ void Generation::run(engine::Engine& engine) {
     const auto sink = [this, i](engine::TokenEvent event) { events_.push({i, std::move(event)}); };
     const engine::Submitted submitted = engine.submit(request(i), sink);
     invariant(!submitted.overloaded, "the engine's queue was made for all prompts");
+    if (!submitted.unavailable.empty()) throw Fault(submitted.unavailable);
     if (!submitted.accepted()) {
       throw Error({.what = submitted.admission.message(),
                    .where = fmt::format("prompt '{}'", prompts_[i].name)});

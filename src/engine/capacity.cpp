@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "ops/null_backend.h"
 
 namespace octet::engine {
@@ -38,6 +41,29 @@ size_t arena_bytes(const model::Model& model, const ops::KvLayout& layout,
   Arena arena;
   model.forward({nowhere, arena, kv, batch});
   return arena.peak();
+}
+
+int64_t kv_blocks(const KvDemand& demand) {
+  constexpr int64_t most = std::numeric_limits<int32_t>::max();  // block ids are int32
+  const ops::KvLayout& layout = demand.layout;
+  const int64_t per_sequence =
+      (demand.max_model_len + layout.block_tokens - 1) / layout.block_tokens;
+  const int64_t block_bytes = layout.bytes_per_block();
+  const int64_t wanted = std::min(per_sequence * demand.max_num_seqs, most);
+  if (demand.asked_bytes > 0) {
+    const int64_t blocks = demand.asked_bytes / block_bytes;
+    if (blocks < 1) {
+      throw Error(
+          {.what = "the KV cache holds not even one block",
+           .where = "--kv-cache-memory",
+           .value = fmt::format("{} bytes", demand.asked_bytes),
+           .accepted = fmt::format("at least {} bytes ({} for one sequence of {} tokens)",
+                                   block_bytes, per_sequence * block_bytes, demand.max_model_len)});
+    }
+    return std::min(blocks, most);
+  }
+  if (demand.free_bytes <= 0) return wanted;
+  return std::clamp(demand.free_bytes / 4 / block_bytes, std::min(per_sequence, wanted), wanted);
 }
 
 DType kv_dtype(const model::Model& model, model::KvType type) {

@@ -25,6 +25,18 @@ std::string to_string(const Ledger& ledger);  // a few aligned lines
 size_t arena_bytes(const model::Model& model, const ops::KvLayout& layout,
                    const StepLimits& limits);
 
+// How many blocks the KV cache gets.
+struct KvDemand {
+  const ops::KvLayout& layout;
+  int64_t max_model_len = 0, max_num_seqs = 0;
+  int64_t asked_bytes = 0;  // --kv-cache-memory; 0 = by arithmetic
+  int64_t free_bytes = 0;   // of the device; 0 = not known
+};
+// What was asked for, or else what max_num_seqs sequences of max_model_len tokens can use, but at
+// most a quarter of the free memory, and at least one such sequence. Error if what was asked for
+// holds no block.
+int64_t kv_blocks(const KvDemand& demand);
+
 // The cache's element type under --kv-cache-dtype, for this model's arithmetic.
 DType kv_dtype(const model::Model& model, model::KvType type);
 

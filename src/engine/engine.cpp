@@ -7,28 +7,6 @@
 namespace octet::engine {
 namespace {
 
-// What a token costs in the cache decides how many fit; at least one full sequence must.
-int64_t kv_blocks(const EngineOptions& options, const ops::KvLayout& layout, int64_t max_model_len,
-                  int64_t free_bytes) {
-  const int64_t per_sequence = (max_model_len + layout.block_tokens - 1) / layout.block_tokens;
-  const int64_t block_bytes = layout.bytes_per_block();
-  if (options.kv_cache_bytes > 0) {
-    const int64_t blocks = options.kv_cache_bytes / block_bytes;
-    if (blocks < 1) {
-      throw Error(
-          {.what = "the KV cache holds not even one block",
-           .where = "--kv-cache-memory",
-           .value = fmt::format("{} bytes", options.kv_cache_bytes),
-           .accepted = fmt::format("at least {} bytes ({} for one sequence of {} tokens)",
-                                   block_bytes, per_sequence * block_bytes, max_model_len)});
-    }
-    return blocks;
-  }
-  const int64_t wanted = per_sequence * options.max_num_seqs;
-  const int64_t affordable = free_bytes > 0 ? free_bytes / 4 / block_bytes : wanted;
-  return std::clamp(wanted, std::min(per_sequence, wanted), std::max(per_sequence, affordable));
-}
-
 sched::Config scheduler_config(const EngineOptions& options, const model::Model& model,
                                int launch_depth) {
   const int64_t limit = model.config().max_positions;
@@ -56,13 +34,14 @@ Engine::Engine(const model::Model& model, ops::Backend& backend, const EngineOpt
     : model_(model),
       backend_(backend),
       options_(options),
-      scheduler_config_(scheduler_config(options, model, backend.info().launch_depth)),
-      // Cancels must get through when requests are refused, so the queue is longer than the bound.
-      commands_(static_cast<size_t>(options.max_queued_requests) * 4 + 64) {
+      scheduler_config_(scheduler_config(options, model, backend.info().launch_depth)) {
   const ops::KvLayout layout =
       model::kv_layout(model.config(), kv_options(model, options.kv_type, options.block_tokens));
-  const int64_t blocks =
-      kv_blocks(options, layout, scheduler_config_.max_model_len, backend.info().memory_bytes);
+  const int64_t blocks = kv_blocks({.layout = layout,
+                                    .max_model_len = scheduler_config_.max_model_len,
+                                    .max_num_seqs = options.max_num_seqs,
+                                    .asked_bytes = options.kv_cache_bytes,
+                                    .free_bytes = backend.info().memory_bytes});
   scheduler_config_.num_blocks = static_cast<int32_t>(blocks);
   sched::validate(scheduler_config_);
   scheduler_ = std::make_unique<sched::Scheduler>(scheduler_config_);
@@ -86,11 +65,21 @@ Engine::Engine(const model::Model& model, ops::Backend& backend, const EngineOpt
 }
 
 Engine::~Engine() {
-  commands_.push({.kind = Command::Kind::stop});
-  thread_.join();
+  stop();
+}
+
+void Engine::stop() {
+  commands_.close();
+  if (thread_.joinable()) thread_.join();
 }
 
 Submitted Engine::submit(GenRequest request, EventSink sink) {
+  // Here, not on the engine's thread: a caller's mistake must not end the requests of others.
+  invariant(request.sampling.logprobs <= options_.max_logprobs,
+            "more log-probabilities asked for than the engine has memory for");
+  const int64_t vocab = model_.config().vocab;
+  invariant(std::ranges::all_of(request.prompt, [&](int32_t id) { return id >= 0 && id < vocab; }),
+            "a prompt holds an id that is no token of the model");
   Submitted result;
   sched::Request wanted;
   wanted.prompt = request.prompt;
@@ -98,10 +87,18 @@ Submitted Engine::submit(GenRequest request, EventSink sink) {
   wanted.min_tokens = request.min_tokens;
   result.admission = sched::admit(scheduler_config_, wanted);
   if (!result.admission.ok()) return result;
-  if (pending_.fetch_add(1) >= options_.max_queued_requests + options_.max_num_seqs) {
-    pending_.fetch_sub(1);
-    result.overloaded = true;
-    return result;
+  {
+    const std::scoped_lock lock(stats_mutex_);
+    if (!fault_.empty()) {
+      result.unavailable = fault_;
+      return result;
+    }
+    if (pending_ >= options_.max_queued_requests + options_.max_num_seqs) {
+      result.overloaded = true;
+      return result;
+    }
+    // Idle time is not the age of a step: the clock starts with the work.
+    if (pending_++ == 0) last_step_ = std::chrono::steady_clock::now();
   }
   result.id = next_id_.fetch_add(1);
   Command command{.kind = Command::Kind::submit,
@@ -109,8 +106,9 @@ Submitted Engine::submit(GenRequest request, EventSink sink) {
                   .request = std::move(request),
                   .sink = std::move(sink)};
   if (!commands_.push(std::move(command))) {
-    pending_.fetch_sub(1);
-    result.overloaded = true;
+    const std::scoped_lock lock(stats_mutex_);
+    --pending_;
+    result.unavailable = fault_.empty() ? "the engine was stopped" : fault_;
   }
   return result;
 }
@@ -126,7 +124,7 @@ void Engine::finish_at(uint64_t id, int32_t output_tokens) {
 EngineStats Engine::stats() const {
   const std::scoped_lock lock(stats_mutex_);
   EngineStats stats{.scheduler = published_, .fault = fault_};
-  if (pending_.load() > 0) {
+  if (pending_ > 0) {
     stats.seconds_since_step =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - last_step_).count();
   }
@@ -140,34 +138,33 @@ void Engine::publish() {
 }
 
 void Engine::loop() {
+  TokenEvent last;
+  last.finish = sched::Finish::cancelled;
   try {
     while (take_commands()) {
       if (scheduler_->has_work()) step();
       publish();
     }
-    for (auto& [id, live] : live_) {
-      TokenEvent event;
-      event.finish = sched::Finish::cancelled;
-      live.sink(std::move(event));
-    }
+    backend_.sync();  // a step in flight uses memory that is about to go
   } catch (const std::exception& error) {
-    fail(error.what());
+    last = {};
+    last.fault = error.what();
+    if (last.fault.empty()) last.fault = "unknown";
+    const std::scoped_lock lock(stats_mutex_);
+    fault_ = last.fault;
   }
+  end_all(last);
 }
 
 // False when the engine is to stop. Waits while there is nothing to do.
 bool Engine::take_commands() {
   if (!scheduler_->has_work()) {
     std::optional<Command> command = commands_.pop();
-    if (!command || command->kind == Command::Kind::stop) return false;
-    // Idle time is not the age of a step: the clock starts with the work.
-    publish();
+    if (!command) return false;
     execute(*command);
   }
-  while (std::optional<Command> command = commands_.try_pop()) {
-    if (command->kind == Command::Kind::stop) return false;
-    execute(*command);
-  }
+  if (commands_.closed()) return false;
+  while (std::optional<Command> command = commands_.try_pop()) execute(*command);
   return true;
 }
 
@@ -194,8 +191,6 @@ void Engine::execute(Command& command) {
       break;
     case Command::Kind::finish_at:
       emission = scheduler_->finish_at(command.id, command.output_tokens, sched::Finish::stop);
-      break;
-    case Command::Kind::stop:
       break;
   }
   if (emission) deliver(*emission, nullptr);
@@ -235,32 +230,29 @@ void Engine::deliver(const sched::Emission& emission, const StepOutput* output) 
     event.tokens.push_back(*sampled);
   }
   const bool is_last = event.finish.has_value();
-  found->second.sink(std::move(event));
   if (is_last) {
-    live_.erase(found);
-    pending_.fetch_sub(1);
+    // Before the event: who has seen the end finds room for the next request.
+    const std::scoped_lock lock(stats_mutex_);
+    --pending_;
   }
+  found->second.sink(std::move(event));
+  if (is_last) live_.erase(found);
 }
 
-// The third kind of error: every stream ends with the reason, and nothing is accepted any more.
-void Engine::fail(const std::string& what) {
-  {
-    const std::scoped_lock lock(stats_mutex_);
-    fault_ = what;
-  }
-  for (auto& [id, live] : live_) {
-    TokenEvent event;
-    event.fault = what;
-    live.sink(std::move(event));
-  }
-  live_.clear();
+// The end of the engine, by its own fault or because it is stopped: nothing is accepted any more,
+// and what was accepted, executed or still queued, gets its last event.
+void Engine::end_all(const TokenEvent& last) {
   commands_.close();
+  auto ended = static_cast<int32_t>(live_.size());
+  for (auto& [id, live] : live_) live.sink(last);
+  live_.clear();
   while (std::optional<Command> command = commands_.try_pop()) {
     if (command->kind != Command::Kind::submit) continue;
-    TokenEvent event;
-    event.fault = what;
-    command->sink(std::move(event));
+    command->sink(last);
+    ++ended;
   }
+  const std::scoped_lock lock(stats_mutex_);
+  pending_ -= ended;
 }
 
 Collector::Collector() : events_(std::make_shared<Queue<TokenEvent>>(1 << 16)) {}

@@ -10,7 +10,9 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -48,7 +50,8 @@ struct GenRequest {
   std::string salt;  // prefixes are shared only between equal salts
 };
 
-// What a request's sink receives. Exactly one event carries `finish` or `fault`, the last.
+// What a request's sink receives. Exactly one event carries `finish` or `fault`, the last: also
+// when the engine fails or is stopped, in whatever phase the request is.
 struct TokenEvent {
   std::vector<SampledToken> tokens;
   std::optional<sched::Finish> finish;
@@ -56,13 +59,16 @@ struct TokenEvent {
   int32_t prompt_tokens = 0, output_tokens = 0, cached_tokens = 0;
   std::string fault;  // the engine failed; the stream ends here
 };
+// Called on the engine thread: takes the event away, does not wait for anything, does not throw.
 using EventSink = std::function<void(TokenEvent)>;
 
+// Unless accepted() nothing was queued, and the sink is never called.
 struct Submitted {
-  sched::Admission admission;  // refused: nothing was queued, and the sink is never called
+  sched::Admission admission;  // can it ever be served?
   bool overloaded = false;     // too many requests are waiting: try again later
+  std::string unavailable;     // not empty: the engine failed (why) or was stopped; no use trying
   uint64_t id = 0;
-  bool accepted() const { return admission.ok() && !overloaded; }
+  bool accepted() const { return admission.ok() && !overloaded && unavailable.empty(); }
 };
 
 // What a monitor wants to know; never waits for the engine thread.
@@ -77,12 +83,11 @@ class Engine {
   // Sizes and allocates everything; throws Error if it does not fit. `model` and `backend` outlive
   // the engine, and nobody else uses the backend.
   Engine(const model::Model& model, ops::Backend& backend, const EngineOptions& options);
-  // Cancels what runs and joins the thread. Sinks are not called after it returns.
-  ~Engine();
+  ~Engine();  // stop()
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // From any thread.
+  // From any thread; none of these ever waits for the engine's thread.
   Submitted submit(GenRequest request, EventSink sink);
   // The request ends as cancelled, soon. Unknown or finished ids are ignored.
   void cancel(uint64_t id);
@@ -90,14 +95,20 @@ class Engine {
   // found in its text.
   void finish_at(uint64_t id, int32_t output_tokens);
 
+  // Ends everything: requests that wait or run end as cancelled, and the thread is joined, at the
+  // end of the step that it computes. No sink is called, or alive, once it has returned. Not from a
+  // sink. Stopping twice is no harm.
+  void stop();
+
   EngineStats stats() const;
   const Ledger& ledger() const { return ledger_; }
   int64_t max_model_len() const { return scheduler_config_.max_model_len; }
+  int32_t max_logprobs() const { return options_.max_logprobs; }
   const model::Model& model() const { return model_; }
 
  private:
   struct Command {
-    enum class Kind : uint8_t { submit, cancel, finish_at, stop } kind = Kind::stop;
+    enum class Kind : uint8_t { submit, cancel, finish_at } kind = Kind::cancel;
     uint64_t id = 0;
     int32_t output_tokens = 0;
     GenRequest request;
@@ -113,7 +124,7 @@ class Engine {
   void execute(Command& command);
   void step();
   void deliver(const sched::Emission& emission, const StepOutput* output);
-  void fail(const std::string& what);
+  void end_all(const TokenEvent& last);
   void publish();
 
   const model::Model& model_;
@@ -127,11 +138,13 @@ class Engine {
   std::deque<sched::StepPlan> planned_;
   std::unordered_map<uint64_t, Live> live_;
 
-  Queue<Command> commands_;
+  // Without a bound of its own, so that nobody ever waits to push. A request brings one submit, one
+  // cancel and one finish_at at most, and the number of requests is bounded by `pending_`.
+  Queue<Command> commands_{std::numeric_limits<size_t>::max()};
   std::atomic<uint64_t> next_id_{1};
-  std::atomic<int32_t> pending_{0};  // submitted and not finished
 
-  mutable std::mutex stats_mutex_;
+  mutable std::mutex stats_mutex_;  // never held across work
+  int32_t pending_ = 0;             // submitted and not finished
   sched::Stats published_;
   std::string fault_;
   std::chrono::steady_clock::time_point last_step_;

@@ -1,0 +1,118 @@
+// A tiny model, and a backend that can be held, slowed down and broken, for tests of the engine.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backends/cpu/cpu_backend.h"
+#include "engine/engine.h"
+#include "golden/forwarding_backend.h"
+#include "model/checkpoint.h"
+
+namespace octet::engine {
+
+// The CPU backend with a gate in front of every step's first operation.
+class RiggedBackend final : public golden::ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+
+  // The n-th linear from now on throws Fault.
+  void break_after(int linears) { until_fault_ = linears; }
+  void hold() {
+    const std::scoped_lock lock(mutex_);
+    open_ = false;
+  }
+  void let_go() {
+    const std::scoped_lock lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+  // Until `count` steps have come to the gate since construction.
+  bool wait_for_steps(int count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(60), [&] { return steps_ >= count; });
+  }
+  int steps() {
+    const std::scoped_lock lock(mutex_);
+    return steps_;
+  }
+
+  void embed(const Tensor& table, const Tensor& tokens, const Tensor& out) override {
+    std::unique_lock lock(mutex_);
+    ++steps_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return open_; });
+    lock.unlock();
+    ForwardingBackend::embed(table, tokens, out);
+  }
+  void linear(const ops::Activation& x, const ops::Linear& w, const Tensor& out) override {
+    if (until_fault_ > 0 && --until_fault_ == 0) throw Fault("the device caught fire");
+    ForwardingBackend::linear(x, w, out);
+  }
+  void linear_group(const ops::Activation& x, std::span<const ops::Linear* const> ws,
+                    std::span<const Tensor> outs) override {
+    if (until_fault_ > 0 && --until_fault_ == 0) throw Fault("the device caught fire");
+    ForwardingBackend::linear_group(x, ws, outs);
+  }
+
+ private:
+  std::atomic<int> until_fault_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = true;
+  int steps_ = 0;
+};
+
+struct Rig {
+  explicit Rig(const std::string& name = "llama_mha")
+      : folder(std::string(OCTET_SOURCE_DIR) + "/tests/golden/" + name),
+        cpu({.threads = 1}),
+        backend(cpu),
+        model(model::load_model(model::read_config(folder),
+                                std::make_shared<model::Checkpoint>(folder), backend,
+                                {.compute = model::Compute::fp32})) {}
+
+  std::string folder;
+  cpu::CpuBackend cpu;
+  RiggedBackend backend;
+  std::unique_ptr<model::Model> model;
+};
+
+// All events of a request, once it has ended.
+struct Ended {
+  std::vector<int32_t> tokens;
+  TokenEvent last;
+  int ends = 0;  // events with finish or fault
+};
+
+inline Ended drain(Collector& collector) {
+  Ended all;
+  while (std::optional<TokenEvent> event = collector.next(std::chrono::seconds(60))) {
+    for (const SampledToken& token : event->tokens) all.tokens.push_back(token.token);
+    if (!event->finish && event->fault.empty()) continue;
+    ++all.ends;
+    all.last = std::move(*event);
+    // Nothing may follow; what would is here already, or comes with the next step.
+    while (std::optional<TokenEvent> more = collector.next(std::chrono::milliseconds(0))) {
+      ++all.ends;
+    }
+    break;
+  }
+  return all;
+}
+
+inline GenRequest greedy(std::vector<int32_t> prompt, std::optional<int32_t> max_tokens) {
+  GenRequest request;
+  request.prompt = std::move(prompt);
+  request.max_tokens = max_tokens;
+  request.ignore_eos = true;
+  return request;
+}
+
+}  // namespace octet::engine
