@@ -115,6 +115,28 @@ std::string percent(double ratio) {
   return fmt::format("{:+.2f} %", 100.0 * (ratio - 1.0));
 }
 
+// The residual stream after each layer, the farthest from the baseline's first.
+std::string worst_layers(const std::vector<offline::LayerError>& layers) {
+  struct Row {
+    int64_t layer = 0;
+    double relative = 0, added = 0;
+  };
+  std::vector<Row> rows;
+  for (size_t i = 1; i < layers.size(); ++i) {
+    // What enters a layer is what the one before it left.
+    rows.push_back(
+        {layers[i].layer - 1, layers[i].relative, layers[i].relative - layers[i - 1].relative});
+  }
+  std::ranges::stable_sort(rows, std::ranges::greater(), &Row::relative);
+  std::string text =
+      "\nresidual stream, worst layers: |difference| / |baseline|, mean over tokens\n";
+  for (size_t i = 0; i < std::min<size_t>(5, rows.size()); ++i) {
+    text += fmt::format("  after layer {:<6}{:.5f}  ({:+.5f} by this layer)\n", rows[i].layer,
+                        rows[i].relative, rows[i].added);
+  }
+  return text;
+}
+
 void print_comparison(const offline::Comparison& c, const Cut& cut, const OpenModel& open,
                       const OpenModel& base) {
   const double before = c.baseline.value(), after = c.candidate.value();
@@ -126,25 +148,17 @@ void print_comparison(const offline::Comparison& c, const Cut& cut, const OpenMo
       arithmetic_of(base), arithmetic_of(open), c.baseline.tokens, cut.convention, before, after,
       percent(after / before), c.kl_mean, c.kl_quantile(0.5), c.kl_quantile(0.99),
       c.kl_quantile(0.999), c.kl.back(), 100.0 * c.top1_agreement());
-  if (!c.layers.empty()) {
-    std::vector<offline::LayerError> worst = c.layers;
-    std::ranges::stable_sort(worst, std::ranges::greater(), &offline::LayerError::relative);
-    text += "\nresidual stream, worst layers by |difference| / |baseline|, mean over tokens\n";
-    for (size_t i = 0; i < std::min<size_t>(5, worst.size()); ++i) {
-      const bool last = worst[i].layer == static_cast<int64_t>(c.layers.size()) - 1;
-      text += fmt::format("  into {:<12}{:.5f}\n",
-                          last ? "final norm" : fmt::format("layer {}", worst[i].layer),
-                          worst[i].relative);
-    }
-  }
+  if (!c.layers.empty()) text += worst_layers(c.layers);
   print(text);
 }
 
 OrderedJson json_of(const offline::Comparison& c, const Cut& cut, const OpenModel& open,
                     const OpenModel& base) {
   OrderedJson layers = OrderedJson::array();
-  for (const offline::LayerError& error : c.layers) {
-    layers.push_back({{"layer", error.layer}, {"relative_error", error.relative}});
+  for (size_t i = 1; i < c.layers.size(); ++i) {
+    layers.push_back({{"layer", c.layers[i].layer - 1},
+                      {"relative_error", c.layers[i].relative},
+                      {"added", c.layers[i].relative - c.layers[i - 1].relative}});
   }
   return {{"perplexity_baseline", c.baseline.value()},
           {"perplexity", c.candidate.value()},

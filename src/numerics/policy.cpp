@@ -62,11 +62,11 @@ bool is_16bit(const LinearFormat& format) {
   return !format.weight && !format.input;
 }
 
-// Whether a linear of this role can be FP8 at all. The output head and the router are linears,
-// though no default makes them FP8 (that a router must not be is worth measuring); an embedding is
-// a look-up, and the others are vectors.
+// Whether a linear of this role can be FP8 at all. The router is one, though no default makes it
+// FP8: that it must not be is worth measuring. The output head has 16-bit kernels only, an
+// embedding is a look-up, and the others are vectors.
 bool can_be_fp8(Role role) {
-  return is_quantizable(role) || role == Role::lm_head || role == Role::router;
+  return is_quantizable(role) || role == Role::router;
 }
 
 bool matches(const PolicyRow& row, Role role, std::string_view module) {

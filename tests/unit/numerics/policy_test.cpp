@@ -123,7 +123,7 @@ TEST_F(PolicyFile, ReadsRowsInOrder) {
   const auto rows = read_policy_file(write(R"([
     {"role": "mlp_down", "name": "model.layers.0.*", "weight": null, "reason": "outliers"},
     {"weight": "e4m3[1x*]f32", "input": "e4m3[*x*]f32", "when": "calibrated"},
-    {"role": "lm_head", "weight": "e4m3[1x*]f32", "input": null}
+    {"role": "attn_out", "weight": "e4m3[1x*]f32", "input": null}
   ])"));
   ASSERT_EQ(rows.size(), 3u);
   EXPECT_EQ(rows[0].role, Role::mlp_down);
@@ -138,7 +138,10 @@ TEST_F(PolicyFile, ReadsRowsInOrder) {
 
   Policy policy = default_policy(block());
   policy.rows.insert(policy.rows.begin(), rows.begin(), rows.end());
-  EXPECT_TRUE(resolve(policy, Role::lm_head, "lm_head").format.weight.has_value());
+  // The row without a role is above the one for attn_out, and does not reach the head.
+  EXPECT_EQ(resolve(policy, Role::attn_out, "model.layers.0.self_attn.o_proj").format,
+            rows[1].format);
+  EXPECT_EQ(resolve(policy, Role::lm_head, "lm_head").origin, "default");
   EXPECT_EQ(resolve(policy, Role::norm, "model.norm").origin, "default");
 }
 
@@ -169,6 +172,7 @@ TEST_F(PolicyFile, ErrorsOfWholeRows) {
                "row 0", "e4m3[1x*]f32");
   expect_error(R"([{"role": "norm", "weight": "e4m3[1x*]f32"}])", "row 0", "norm");
   expect_error(R"([{"role": "router_bias", "weight": "e4m3[1x*]f32"}])", "row 0", "router_bias");
+  expect_error(R"([{"role": "lm_head", "weight": "e4m3[1x*]f32"}])", "row 0", "lm_head");
 }
 
 // What no default does, but a measurement wants to know the cost of.
