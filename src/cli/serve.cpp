@@ -5,6 +5,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "base/atomic_write.h"
 #include "base/log.h"
 #include "cli/open_model.h"
 #include "cli/verbs.h"
@@ -19,6 +20,7 @@ struct ServeOptions {
   BackendOptions backend;
   server::ServerOptions server;
   engine::EngineOptions engine;
+  std::string port_file;
   int64_t request_timeout_s = 30;
   int64_t max_request_bytes = 32 << 20;
 };
@@ -30,17 +32,22 @@ OptionTable table_of(ServeOptions& o) {
   table.add("--host", &o.server.host, "address to listen on");
   table.add("--port", &o.server.port, "port to listen on; 0 takes any free one",
             {.least = 0, .most = 65535});
+  table.add("--port-file", &o.port_file,
+            "a file that receives the port number once connections are accepted",
+            {.metavar = "FILE"});
   table.add("--served-model-name", &o.server.served_name,
             "name of the model in the API; its directory's name if not given");
   table.add("--api-key", &o.server.api_key, "key that clients must send to reach /v1");
   table.add("--request-timeout", &o.request_timeout_s,
-            "seconds that a client may take to send a "
-            "request or to read a part of an answer",
+            "seconds that a client may take to send a request or to read a part of an answer",
             {.least = 1, .most = 3600});
   table.add("--max-request-bytes", &o.max_request_bytes, "largest request body", {.least = 1024});
   table.add("--health-timeout", &o.server.health_timeout_s,
             "seconds without a finished step, with work pending, after which /health fails",
             {.least = 1});
+  table.add("--shutdown-grace", &o.server.shutdown_grace_s,
+            "seconds that running requests have to end after SIGTERM or SIGINT",
+            {.least = 0, .most = 3600});
   table.group("Scheduling");
   table.add("--max-num-seqs", &o.engine.max_num_seqs, "most sequences of one step",
             {.least = 1, .most = 4096});
@@ -65,6 +72,15 @@ std::string directory_name(const std::string& path) {
   return absolute.filename().string();
 }
 
+// Where a client on this machine finds the API: "http://127.0.0.1:8000/v1".
+std::string url(const std::string& host, int port) {
+  std::string name = host;
+  if (host == "0.0.0.0") name = "127.0.0.1";
+  if (host == "::") name = "::1";
+  const bool v6 = name.find(':') != name.npos;
+  return fmt::format("http://{}{}{}:{}/v1", v6 ? "[" : "", name, v6 ? "]" : "", port);
+}
+
 }  // namespace
 
 int run_serve(Args args) {
@@ -77,25 +93,32 @@ int run_serve(Args args) {
   const auto begin = std::chrono::steady_clock::now();
   std::signal(SIGPIPE, SIG_IGN);  // a client that goes away ends its stream, not the server
 
+  if (o.server.served_name.empty()) o.server.served_name = directory_name(o.model.path);
+  o.server.root = o.model.path;
+  o.server.limits.read_timeout = std::chrono::seconds(o.request_timeout_s);
+  o.server.limits.write_timeout = std::chrono::seconds(o.request_timeout_s);
+  o.server.limits.body_bytes = static_cast<size_t>(o.max_request_bytes);
+  server::Server server(o.server);
+
   OpenModel open(o.model);
   const text::Tokenizer& tokenizer = open.tokenizer();
   const std::unique_ptr<ops::Backend> backend = open_backend(o.backend);
   const model::Model& model = open.load(*backend, open.max_model_len());
   o.engine.max_model_len = open.max_model_len();
   o.engine.kv_type = open.kv_type();
-  if (o.server.served_name.empty()) o.server.served_name = directory_name(o.model.path);
-  o.server.root = o.model.path;
-  o.server.limits.read_timeout = std::chrono::seconds(o.request_timeout_s);
-  o.server.limits.write_timeout = std::chrono::seconds(o.request_timeout_s);
-  o.server.limits.body_bytes = static_cast<size_t>(o.max_request_bytes);
 
   engine::Engine engine(model, *backend, o.engine);
   log::info("{} on {}, memory:\n{}", o.server.served_name, backend->info().name,
             engine::to_string(engine.ledger()));
-  return server::serve(o.server, engine, tokenizer, [&](int port) {
+  return server.run(engine, tokenizer, [&] {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    log::info("serving http://{}:{}/v1/completions after {:.2f} s", o.server.host, port,
-              took.count());
+    log::info("ready after {:.2f} s: {} at {}", took.count(), o.server.served_name,
+              url(o.server.host, server.port()));
+    if (!o.port_file.empty()) {
+      AtomicFile file(o.port_file, Overwrite::replace);
+      file.write(fmt::format("{}\n", server.port()));
+      file.commit();
+    }
   });
 }
 

@@ -3,44 +3,35 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/asio/bind_executor.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <chrono>
+#include <exception>
 #include <utility>
 
-#include "server/event_queue.h"
-#include "text/detokenizer.h"
-#include "text/stop_strings.h"
+#include "server/answer.h"
 
 namespace octet::server {
 namespace {
 
 namespace asio = boost::asio;
 
-// One prompt's answer as it grows.
-struct Answer {
-  Answer(const text::Tokenizer& tokenizer, const CompletionRequest& request)
-      : detokenizer(tokenizer, request.skip_special), stops(request.stop, request.include_stop) {}
-
+// A choice, and whom to cancel.
+struct Running {
   uint64_t engine_id = 0;
-  text::Detokenizer detokenizer;
-  text::StopMatcher stops;
-  LogprobsBuilder logprobs;
-  std::string pending;    // text that has not been sent yet
-  size_t text_bytes = 0;  // of all tokens so far: where the next token's text begins
-  Usage usage;
-  bool done = false;
-  std::string finish_reason;
-  std::optional<OrderedJson> stop_reason;
+  Answer answer;
 };
 
 // Cancels what is still running when the request ends, however it ends.
 class Cancelling {
  public:
-  Cancelling(engine::Engine& engine, const std::vector<Answer>& answers)
-      : engine_(engine), answers_(answers) {}
+  Cancelling(engine::Engine& engine, const std::vector<Running>& choices)
+      : engine_(engine), choices_(choices) {}
   ~Cancelling() {
-    for (const Answer& answer : answers_) {
-      if (answer.engine_id != 0 && !answer.done) engine_.cancel(answer.engine_id);
+    for (const Running& choice : choices_) {
+      if (!choice.answer.done()) engine_.cancel(choice.engine_id);
     }
   }
   Cancelling(const Cancelling&) = delete;
@@ -48,103 +39,84 @@ class Cancelling {
 
  private:
   engine::Engine& engine_;
-  const std::vector<Answer>& answers_;
+  const std::vector<Running>& choices_;
 };
 
-std::vector<int32_t> encode(const CompletionContext& context, const CompletionRequest& request,
-                            const Prompt& prompt) {
-  if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) return *ids;
-  return context.tokenizer.encode(std::get<std::string>(prompt),
-                                  {.add_special_tokens = request.add_special});
+using Ids = std::vector<int32_t>;
+
+std::vector<Ids> encode_all(const CompletionContext& context, const CompletionRequest& request) {
+  std::vector<Ids> all;
+  for (const Prompt& prompt : request.prompts) {
+    if (const auto* ids = std::get_if<Ids>(&prompt)) {
+      all.push_back(*ids);
+    } else {
+      all.push_back(context.tokenizer.encode(std::get<std::string>(prompt),
+                                             {.add_special_tokens = request.add_special}));
+    }
+  }
+  return all;
 }
 
-void submit(const CompletionContext& context, const CompletionRequest& request, EventQueue& events,
-            std::vector<Answer>& answers) {
+// Short prompts are encoded here and now. Long ones would hold up every other connection, so they
+// are encoded on a worker.
+asio::awaitable<std::vector<Ids>> encode(const CompletionContext& context,
+                                         const CompletionRequest& request) {
+  constexpr size_t is_long = 32 << 10;
+  size_t bytes = 0;
   for (const Prompt& prompt : request.prompts) {
-    const std::vector<int32_t> ids = encode(context, request, prompt);
+    if (const auto* text = std::get_if<std::string>(&prompt)) bytes += text->size();
+  }
+  if (bytes < is_long) co_return encode_all(context, request);
+
+  const asio::any_io_executor home = co_await asio::this_coro::executor;
+  std::vector<Ids> all;
+  std::exception_ptr failure;
+  co_await asio::post(asio::bind_executor(context.workers, asio::use_awaitable));
+  try {
+    all = encode_all(context, request);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  co_await asio::post(asio::bind_executor(home, asio::use_awaitable));
+  if (failure) std::rethrow_exception(failure);
+  co_return all;
+}
+
+void submit(const CompletionContext& context, const CompletionRequest& request,
+            std::vector<Ids> prompts, EventQueue& events, std::vector<Running>& choices) {
+  for (const Ids& ids : prompts) {
     for (int32_t i = 0; i < request.n; ++i) {
       engine::GenRequest generation = request.generation;
       generation.prompt = ids;
       generation.sampling.seed += static_cast<uint64_t>(i);  // or all n would be the same
       const engine::Submitted submitted =
-          context.engine.submit(std::move(generation), events.sink(answers.size()));
+          context.engine.submit(std::move(generation), events.sink(choices.size()));
+      if (!submitted.admission.ok()) {
+        throw ApiError(400, submitted.admission.message(), "BadRequestError", "prompt");
+      }
       if (submitted.overloaded) {
         throw ApiError(503, "too many requests are waiting; try again later",
                        "ServiceUnavailableError");
       }
-      if (!submitted.admission.ok()) {
-        throw ApiError(400, submitted.admission.message(), "BadRequestError", "prompt");
+      if (!submitted.unavailable.empty()) {
+        throw ApiError(500, "the engine does not run: " + submitted.unavailable,
+                       "InternalServerError");
       }
-      answers.emplace_back(context.tokenizer, request);
-      answers.back().engine_id = submitted.id;
+      choices.push_back({submitted.id, Answer(context.tokenizer, request)});
     }
   }
-}
-
-// Takes an event into the answer: its text, its log-probabilities, its end. Returns the error if
-// the engine failed.
-std::optional<ApiError> absorb(const CompletionContext& context, const CompletionRequest& request,
-                               Answer& answer, const engine::TokenEvent& event) {
-  if (!event.fault.empty()) {
-    return ApiError(500, "the engine failed: " + event.fault, "InternalServerError");
-  }
-  answer.usage = {event.prompt_tokens, event.output_tokens, event.cached_tokens};
-  for (const engine::SampledToken& token : event.tokens) {
-    if (request.generation.sampling.logprobs >= 0) {
-      answer.logprobs.add(context.tokenizer, token, answer.text_bytes);
-    }
-    // The token that stopped it counts, and is not shown.
-    if (event.stop_token == token.token) continue;
-    const std::string piece = answer.detokenizer.push(token.token);
-    answer.text_bytes += piece.size();
-    const text::StopMatcher::Result result = answer.stops.push(piece);
-    answer.pending += result.text;
-    if (!result.stopped) continue;
-    answer.done = true;
-    answer.finish_reason = "stop";
-    answer.stop_reason = request.stop[static_cast<size_t>(result.stop)];
-    answer.usage.completion_tokens = std::min<int64_t>(event.output_tokens, result.kept_tokens);
-    context.engine.finish_at(answer.engine_id,
-                             static_cast<int32_t>(answer.usage.completion_tokens));
-    return std::nullopt;
-  }
-  if (!event.finish) return std::nullopt;
-  const text::StopMatcher::Result rest = answer.stops.flush(answer.detokenizer.flush());
-  answer.pending += rest.text;
-  answer.done = true;
-  answer.finish_reason = finish_reason(*event.finish);
-  if (event.stop_token && request.generation.stop_ids.end() !=
-                              std::ranges::find(request.generation.stop_ids, *event.stop_token)) {
-    answer.stop_reason = *event.stop_token;
-  }
-  if (rest.stopped) {
-    answer.finish_reason = "stop";
-    answer.stop_reason = request.stop[static_cast<size_t>(rest.stop)];
-  }
-  return std::nullopt;
-}
-
-// What the answer has to say now.
-Choice take_choice(Answer& answer, size_t index) {
-  Choice choice{.index = static_cast<int32_t>(index)};
-  choice.text = std::exchange(answer.pending, {});
-  if (!answer.logprobs.empty()) choice.logprobs = answer.logprobs.take();
-  if (answer.done) {
-    choice.finish_reason = answer.finish_reason;
-    choice.stop_reason = answer.stop_reason;
-  }
-  return choice;
 }
 
 // The prompt of n choices counts once.
-Usage total_usage(const std::vector<Answer>& answers, int32_t n) {
+Usage total_usage(const std::vector<Running>& choices, int32_t n) {
   Usage total;
-  for (size_t i = 0; i < answers.size(); ++i) {
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const Usage& usage = choices[i].answer.usage();
     if (i % static_cast<size_t>(n) == 0) {
-      total.prompt_tokens += answers[i].usage.prompt_tokens;
-      total.cached_tokens += answers[i].usage.cached_tokens;
+      total.prompt_tokens += usage.prompt_tokens;
+      total.cached_tokens += usage.cached_tokens;
     }
-    total.completion_tokens += answers[i].usage.completion_tokens;
+    total.completion_tokens += usage.completion_tokens;
   }
   return total;
 }
@@ -161,54 +133,74 @@ asio::awaitable<void> complete(const CompletionContext& context, const Completio
                               std::chrono::system_clock::now().time_since_epoch())
                               .count();
   const auto events = std::make_shared<EventQueue>(co_await asio::this_coro::executor);
-  std::vector<Answer> answers;
-  const Cancelling cancelling(context.engine, answers);
-  submit(context, request, *events, answers);
-  const std::shared_ptr<void> watch = responder.watch([events] { events->close(); });
+  const OpenQueues::Entry entry(context.open, events);
+  const std::shared_ptr<void> watch =
+      responder.watch([events] { events->close(EventQueue::Closed::client_gone); });
+  std::vector<Running> choices;
+  const Cancelling cancelling(context.engine, choices);
+  std::vector<Ids> prompts = co_await encode(context, request);
+  if (events->closed() == EventQueue::Closed::no) {
+    submit(context, request, std::move(prompts), *events, choices);
+  }
 
   // g++ 12 takes no braced list of temporaries inside a coroutine, so these are functions.
   const auto chunk = [&](Answer& answer, size_t index) {
-    std::vector<Choice> choices;
-    choices.push_back(take_choice(answer, index));
-    return sse(completion_json(id, context.served, created, choices, std::nullopt));
+    std::vector<Choice> parts;
+    parts.push_back(answer.take(static_cast<int32_t>(index)));
+    std::optional<Usage> usage;
+    if (request.continuous_usage) usage = answer.usage();
+    return sse(completion_json(id, context.served, created, parts, usage));
   };
   const auto whole = [&] {
-    std::vector<Choice> choices;
-    for (size_t i = 0; i < answers.size(); ++i) choices.push_back(take_choice(answers[i], i));
-    return completion_json(id, context.served, created, choices, total_usage(answers, request.n));
+    std::vector<Choice> parts;
+    for (size_t i = 0; i < choices.size(); ++i) {
+      parts.push_back(choices[i].answer.take(static_cast<int32_t>(i)));
+    }
+    return completion_json(id, context.served, created, parts, total_usage(choices, request.n));
+  };
+  const auto usage_chunk = [&] {
+    return sse(completion_json(id, context.served, created, std::vector<Choice>(),
+                               total_usage(choices, request.n)));
   };
 
   if (request.stream) co_await responder.start_stream("text/event-stream; charset=utf-8");
-  std::string end = sse("[DONE]");
-  for (size_t running = answers.size(); running > 0;) {
+  std::optional<ApiError> failure;
+  for (size_t running = request.prompts.size() * static_cast<size_t>(request.n); running > 0;) {
     const std::optional<EventQueue::Item> item = co_await events->next();
-    if (!item) co_return;  // the client is gone
-    Answer& answer = answers[item->choice];
-    if (answer.done) continue;  // what came after its stop string
-    std::optional<ApiError> failure = absorb(context, request, answer, item->event);
-    if (failure && !request.stream) throw *failure;
-    if (failure) {
-      end = sse(error_json(*failure)) + end;
+    if (!item && events->closed() == EventQueue::Closed::client_gone) co_return;
+    if (!item) {
+      failure = ApiError(503, "the server is shutting down", "ServiceUnavailableError");
       break;
     }
-    if (answer.done) --running;
-    if (!request.stream || (answer.pending.empty() && !answer.done)) continue;
-    std::string part = chunk(answer, item->choice);
-    co_await responder.write(std::move(part));
-    if (running == 0 && request.include_usage) {
-      end = sse(completion_json(id, context.served, created, std::vector<Choice>(),
-                                total_usage(answers, request.n))) +
-            end;
+    if (!item->event.fault.empty()) {
+      failure = ApiError(500, "the engine failed: " + item->event.fault, "InternalServerError");
+      break;
     }
+    Running& choice = choices[item->choice];
+    if (choice.answer.done()) continue;  // what came after its stop string
+    if (const std::optional<int32_t> tokens = choice.answer.add(item->event)) {
+      context.engine.finish_at(choice.engine_id, *tokens);
+    }
+    if (choice.answer.done()) --running;
+    if (!request.stream || !choice.answer.has_news()) continue;
+    std::string part = chunk(choice.answer, item->choice);
+    co_await responder.write(std::move(part));
   }
 
-  if (request.stream) {
-    co_await responder.write(std::move(end));
-    co_await responder.finish();
-  } else {
+  if (!request.stream) {
+    if (failure) throw *failure;
     std::string body = whole();
     co_await responder.send(200, std::move(body), "application/json");
+    co_return;
   }
+  std::string end = sse("[DONE]");
+  if (failure) {
+    end = sse(error_json(*failure)) + end;
+  } else if (request.include_usage) {
+    end = usage_chunk() + end;
+  }
+  co_await responder.write(std::move(end));
+  co_await responder.finish();
 }
 
 }  // namespace octet::server

@@ -1,8 +1,12 @@
 // POST /v1/completions: from a parsed request to its answer, streamed or whole.
 #pragma once
 
+#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
+#include <memory>
+#include <string>
 
+#include "server/event_queue.h"
 #include "server/http.h"
 #include "server/openai.h"
 
@@ -12,6 +16,8 @@ struct CompletionContext {
   engine::Engine& engine;
   const text::Tokenizer& tokenizer;
   const ServedModel& served;
+  boost::asio::any_io_executor workers;  // where long prompts are tokenized
+  std::shared_ptr<OpenQueues> open;
 };
 
 // Encodes, submits every prompt (times n), and answers through `responder`. When the client goes

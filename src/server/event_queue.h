@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 
 #include "engine/engine.h"
@@ -15,7 +16,9 @@
 namespace octet::server {
 
 // Events of several choices in one queue. It holds at most what the request generates, so it needs
-// no bound of its own.
+// no bound of its own. All but what sink() returns is for the executor's thread.
+//
+// A sink posts to the executor: stop the engine before the io_context goes.
 class EventQueue : public std::enable_shared_from_this<EventQueue> {
  public:
   struct Item {
@@ -36,18 +39,21 @@ class EventQueue : public std::enable_shared_from_this<EventQueue> {
     };
   }
 
-  // Ends the wait of next(); on the executor's thread.
-  void close() {
-    closed_ = true;
+  // Why next() has nothing more to give.
+  enum class Closed : uint8_t { no, client_gone, shutdown };
+  void close(Closed why) {
+    if (closed_ != Closed::no) return;
+    closed_ = why;
     wake_.cancel();
   }
+  Closed closed() const { return closed_; }
 
   // The next event; nullopt once closed.
   boost::asio::awaitable<std::optional<Item>> next() {
-    while (items_.empty() && !closed_) {
+    while (items_.empty() && closed_ == Closed::no) {
       co_await wake_.async_wait(boost::asio::as_tuple(boost::asio::use_awaitable));
     }
-    if (closed_) co_return std::nullopt;
+    if (closed_ != Closed::no) co_return std::nullopt;
     Item item = std::move(items_.front());
     items_.pop_front();
     co_return item;
@@ -57,7 +63,34 @@ class EventQueue : public std::enable_shared_from_this<EventQueue> {
   boost::asio::any_io_executor executor_;
   boost::asio::steady_timer wake_;
   std::deque<Item> items_;
-  bool closed_ = false;
+  Closed closed_ = Closed::no;
+};
+
+// The queues of the requests that are being answered, so that a shutdown can end them.
+class OpenQueues {
+ public:
+  void close_all(EventQueue::Closed why) {
+    for (EventQueue* queue : queues_) queue->close(why);
+  }
+
+  // Lists a queue while it lives.
+  class Entry {
+   public:
+    Entry(std::shared_ptr<OpenQueues> all, std::shared_ptr<EventQueue> queue)
+        : all_(std::move(all)), queue_(std::move(queue)) {
+      all_->queues_.insert(queue_.get());
+    }
+    ~Entry() { all_->queues_.erase(queue_.get()); }
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+
+   private:
+    std::shared_ptr<OpenQueues> all_;
+    std::shared_ptr<EventQueue> queue_;
+  };
+
+ private:
+  std::unordered_set<EventQueue*> queues_;
 };
 
 }  // namespace octet::server

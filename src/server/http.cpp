@@ -1,7 +1,10 @@
 #include "server/http.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 
+#include <algorithm>
+#include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
@@ -12,6 +15,9 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
+#include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -23,22 +29,79 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = beast::http;
 using tcp = asio::ip::tcp;
+constexpr auto kQuiet = asio::as_tuple(asio::use_awaitable);
+
+struct Connection {
+  explicit Connection(tcp::socket socket) : stream(std::move(socket)) {}
+  beast::tcp_stream stream;
+  bool busy = false;  // a request is being answered
+};
+
+// Notices that the client of a connection has gone while nobody reads from it.
+class Watcher : public std::enable_shared_from_this<Watcher> {
+ public:
+  Watcher(tcp::socket& socket, std::function<void()> gone)
+      : socket_(socket), timer_(socket.get_executor()), gone_(std::move(gone)) {}
+
+  void start() {
+    socket_.async_wait(tcp::socket::wait_read,
+                       asio::bind_cancellation_slot(
+                           cancel_.slot(), [self = shared_from_this()](beast::error_code error) {
+                             if (!error) self->look();
+                           }));
+  }
+
+  // Handlers may still be queued: they see that nobody listens, and do not touch the socket.
+  void stop() {
+    gone_ = nullptr;
+    timer_.cancel();
+    cancel_.emit(asio::cancellation_type::terminal);
+  }
+
+ private:
+  void look() {
+    if (!gone_) return;
+    pollfd state{.fd = socket_.native_handle(), .events = POLLRDHUP, .revents = 0};
+    if (::poll(&state, 1, 0) > 0) {
+      std::exchange(gone_, nullptr)();
+      return;
+    }
+    // Readable and not closed: the next request is here already, and an end behind it would wake
+    // nobody.
+    timer_.expires_after(std::chrono::milliseconds(500));
+    timer_.async_wait([self = shared_from_this()](beast::error_code error) {
+      if (!error) self->look();
+    });
+  }
+
+  tcp::socket& socket_;
+  asio::steady_timer timer_;
+  asio::cancellation_signal cancel_;
+  std::function<void()> gone_;
+};
 
 class BeastResponder final : public Responder {
  public:
-  BeastResponder(beast::tcp_stream& stream, const HttpLimits& limits, unsigned version,
-                 bool keep_alive, std::string request_id)
-      : stream_(stream),
-        limits_(limits),
-        version_(version),
-        keep_alive_(keep_alive),
-        request_id_(std::move(request_id)) {}
+  struct Head {
+    unsigned version = 11;
+    bool keep_alive = false;
+    bool body = true;  // false: the answer to HEAD
+    std::string request_id;
+  };
+
+  BeastResponder(beast::tcp_stream& stream, const HttpLimits& limits, Head head,
+                 const bool& stopping)
+      : stream_(stream), limits_(limits), head_(std::move(head)), stopping_(stopping) {}
+
+  void header(std::string name, std::string value) override {
+    headers_.emplace_back(std::move(name), std::move(value));
+  }
 
   asio::awaitable<void> send(int status, std::string body, std::string_view content_type) override {
     http::response<http::string_body> response;
-    head(response, status, content_type);
-    response.body() = std::move(body);
-    response.prepare_payload();
+    fill(response, status, content_type);
+    response.content_length(body.size());
+    if (head_.body) response.body() = std::move(body);
     started_ = true;
     stream_.expires_after(limits_.write_timeout);
     co_await http::async_write(stream_, response, asio::use_awaitable);
@@ -46,9 +109,11 @@ class BeastResponder final : public Responder {
 
   asio::awaitable<void> start_stream(std::string_view content_type) override {
     http::response<http::empty_body> response;
-    head(response, 200, content_type);
+    chunked_ = head_.version >= 11;  // HTTP/1.0 knows an end of the connection only
+    if (!chunked_) head_.keep_alive = false;
+    fill(response, 200, content_type);
     response.set(http::field::cache_control, "no-cache");
-    response.chunked(true);
+    response.chunked(chunked_);
     started_ = true;
     http::response_serializer<http::empty_body> serializer(response);
     stream_.expires_after(limits_.write_timeout);
@@ -57,61 +122,50 @@ class BeastResponder final : public Responder {
 
   asio::awaitable<void> write(std::string data) override {
     stream_.expires_after(limits_.write_timeout);
-    co_await asio::async_write(stream_, http::make_chunk(asio::buffer(data)), asio::use_awaitable);
+    if (chunked_) {
+      co_await asio::async_write(stream_, http::make_chunk(asio::buffer(data)),
+                                 asio::use_awaitable);
+    } else {
+      co_await asio::async_write(stream_, asio::buffer(data), asio::use_awaitable);
+    }
   }
 
   asio::awaitable<void> finish() override {
+    if (!chunked_) co_return;
     stream_.expires_after(limits_.write_timeout);
     co_await asio::async_write(stream_, http::make_chunk_last(), asio::use_awaitable);
   }
 
   bool started() const override { return started_; }
-  bool keep_alive() const { return keep_alive_; }
+  bool keep_alive() const { return head_.keep_alive && !stopping_; }
 
   std::shared_ptr<void> watch(std::function<void()> gone) override {
-    stream_.expires_never();  // generating may take longer than any time-out
-    auto watcher = std::make_shared<Watcher>();
-    watcher->gone = std::move(gone);
-    stream_.socket().async_wait(
-        tcp::socket::wait_read,
-        asio::bind_cancellation_slot(watcher->cancel.slot(), [this, watcher](auto error) {
-          if (error || !watcher->gone) return;
-          // Readable: either the next request of this connection, or its end.
-          char byte;
-          const ssize_t got =
-              ::recv(stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-          if (got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) watcher->gone();
-        }));
-    // The handler may still be queued when this goes: it sees that nobody listens any more.
-    return std::shared_ptr<void>(watcher.get(), [watcher](void*) {
-      watcher->gone = nullptr;
-      watcher->cancel.emit(asio::cancellation_type::terminal);
-    });
+    auto watcher = std::make_shared<Watcher>(stream_.socket(), std::move(gone));
+    watcher->start();
+    return std::shared_ptr<void>(watcher.get(), [watcher](void*) { watcher->stop(); });
   }
 
  private:
-  struct Watcher {
-    std::function<void()> gone;
-    asio::cancellation_signal cancel;
-  };
-
   template <typename Response>
-  void head(Response& response, int status, std::string_view content_type) {
+  void fill(Response& response, int status, std::string_view content_type) {
     response.result(static_cast<unsigned>(status));
-    response.version(version_);
+    response.version(head_.version);
     response.set(http::field::server, "octet");
-    response.set(http::field::content_type,
-                 beast::string_view(content_type.data(), content_type.size()));
-    if (!request_id_.empty()) response.set("X-Request-Id", request_id_);
-    response.keep_alive(keep_alive_);
+    if (!content_type.empty()) {
+      response.set(http::field::content_type,
+                   beast::string_view(content_type.data(), content_type.size()));
+    }
+    if (!head_.request_id.empty()) response.set("X-Request-Id", head_.request_id);
+    for (const auto& [name, value] : headers_) response.set(name, value);
+    response.keep_alive(keep_alive());
   }
 
   beast::tcp_stream& stream_;
   const HttpLimits& limits_;
-  unsigned version_;
-  bool keep_alive_;
-  std::string request_id_;
-  bool started_ = false;
+  Head head_;
+  const bool& stopping_;
+  std::vector<std::pair<std::string, std::string>> headers_;
+  bool started_ = false, chunked_ = false;
 };
 
 std::string to_string(beast::string_view text) {
@@ -122,40 +176,84 @@ std::string to_string(beast::string_view text) {
 int status_of(const beast::error_code& error) {
   if (error == http::error::body_limit) return 413;
   if (error == http::error::header_limit) return 431;
-  if (error == http::error::end_of_stream || error == beast::error::timeout) return 0;
+  if (error == http::error::end_of_stream || error == http::error::partial_message) return 0;
   return error.category() == make_error_code(http::error::bad_method).category() ? 400 : 0;
 }
 
-std::string error_body(int status, std::string_view message) {
+std::string error_body(int status, const beast::error_code& error, const HttpLimits& limits) {
+  std::string message = "this is no valid HTTP/1.1 request: " + error.message();
+  if (status == 413) message = fmt::format("the body is larger than {} bytes", limits.body_bytes);
+  if (status == 431) message = fmt::format("the head is larger than {} bytes", limits.header_bytes);
   return fmt::format(
       R"({{"error":{{"message":"{}","type":"BadRequestError","param":null,"code":{}}}}})", message,
       status);
 }
 
+// Ends a connection whose client may still be sending: to close it at once would reset it, and the
+// answer could be lost on its way.
+asio::awaitable<void> linger(beast::tcp_stream& stream) {
+  beast::error_code ignored;
+  stream.socket().shutdown(tcp::socket::shutdown_send, ignored);
+  stream.expires_after(std::chrono::seconds(2));  // for all of it
+  std::array<char, 16384> waste;
+  for (size_t left = size_t{256} << 20; left > 0;) {
+    auto [error, count] = co_await stream.async_read_some(asio::buffer(waste), kQuiet);
+    if (error) break;
+    left -= std::min(left, count);
+  }
+}
+
+// An address is taken as it is; of a name, its first IPv4 address or else the first.
+tcp::endpoint resolve(asio::io_context& io, const std::string& host, int port) {
+  beast::error_code error;
+  const auto number = static_cast<uint16_t>(port);
+  const asio::ip::address address = asio::ip::make_address(host, error);
+  if (!error) return {address, number};
+  tcp::resolver resolver(io);
+  const auto found = resolver.resolve(host, "", tcp::resolver::passive, error);
+  if (error || found.empty()) {
+    throw Error({.what = "no address to listen on",
+                 .where = "--host",
+                 .value = host,
+                 .accepted = "an address of this machine, such as 127.0.0.1, ::1 or 0.0.0.0"});
+  }
+  asio::ip::address best = found.begin()->endpoint().address();
+  for (const auto& entry : found) {
+    if (best.is_v4()) break;
+    if (entry.endpoint().address().is_v4()) best = entry.endpoint().address();
+  }
+  return {best, number};
+}
+
+[[noreturn]] void cannot_listen(const std::string& place,
+                                const boost::system::system_error& failure) {
+  throw Error({.what = "cannot listen on this address",
+               .where = place,
+               .value = failure.code().message(),
+               .fix = "choose another --port or --host, or stop the process that uses it"});
+}
+
 }  // namespace
+
+struct HttpServer::Shared {
+  asio::io_context& io;
+  HttpLimits limits;
+  HttpHandler handler;
+  std::unordered_set<Connection*> connections;
+  bool stopping = false;
+};
 
 HttpServer::HttpServer(asio::io_context& io, const std::string& host, int port, HttpLimits limits,
                        HttpHandler handler)
-    : io_(io), acceptor_(io), limits_(limits), handler_(std::move(handler)) {
-  beast::error_code error;
-  const auto address = asio::ip::make_address(host, error);
-  if (error) {
-    throw Error({.what = "this is no IP address to listen on",
-                 .where = "--host",
-                 .value = host,
-                 .accepted = "an IPv4 or IPv6 address, such as 127.0.0.1 or 0.0.0.0"});
-  }
-  const tcp::endpoint endpoint(address, static_cast<uint16_t>(port));
+    : io_(io), acceptor_(io), place_(fmt::format("{}:{}", host, port)) {
+  shared_ = std::make_shared<Shared>(Shared{io, limits, std::move(handler), {}, false});
+  const tcp::endpoint endpoint = resolve(io, host, port);
   try {
     acceptor_.open(endpoint.protocol());
     acceptor_.set_option(asio::socket_base::reuse_address(true));
     acceptor_.bind(endpoint);
-    acceptor_.listen();
   } catch (const boost::system::system_error& failure) {
-    throw Error({.what = "cannot listen on this address",
-                 .where = fmt::format("{}:{}", host, port),
-                 .value = failure.code().message(),
-                 .fix = "choose another --port, or stop the process that uses it"});
+    cannot_listen(place_, failure);
   }
 }
 
@@ -164,66 +262,104 @@ int HttpServer::port() const {
 }
 
 void HttpServer::start() {
-  asio::co_spawn(io_, accept(), asio::detached);
+  try {
+    acceptor_.listen();
+  } catch (const boost::system::system_error& failure) {
+    cannot_listen(place_, failure);
+  }
+  asio::co_spawn(io_, accept(shared_, acceptor_), asio::detached);
 }
 
-asio::awaitable<void> HttpServer::accept() {
-  asio::steady_timer pause(io_);
-  for (;;) {
-    auto [error, socket] = co_await acceptor_.async_accept(asio::as_tuple(asio::use_awaitable));
-    if (!error) {
-      asio::co_spawn(io_, serve(std::move(socket)), asio::detached);
-      continue;
-    }
-    if (error == asio::error::operation_aborted) co_return;
-    // Out of descriptors, most likely: give connections time to end instead of spinning.
-    log::warning("accept: {}", error.message());
-    pause.expires_after(std::chrono::milliseconds(100));
-    co_await pause.async_wait(asio::as_tuple(asio::use_awaitable));
+void HttpServer::stop() {
+  shared_->stopping = true;
+  beast::error_code ignored;
+  acceptor_.close(ignored);
+  for (Connection* connection : shared_->connections) {
+    if (!connection->busy) connection->stream.close();
   }
 }
 
-asio::awaitable<void> HttpServer::serve(tcp::socket socket) {
+void HttpServer::abort() {
+  stop();
+  for (Connection* connection : shared_->connections) connection->stream.close();
+}
+
+size_t HttpServer::busy() const {
+  return static_cast<size_t>(std::ranges::count_if(shared_->connections, &Connection::busy));
+}
+
+size_t HttpServer::connections() const {
+  return shared_->connections.size();
+}
+
+asio::awaitable<void> HttpServer::accept(std::shared_ptr<Shared> shared, tcp::acceptor& acceptor) {
+  asio::steady_timer pause(shared->io);
+  for (;;) {
+    auto [error, socket] = co_await acceptor.async_accept(kQuiet);
+    if (shared->stopping) co_return;
+    if (!error) {
+      asio::co_spawn(shared->io, serve(shared, std::move(socket)), asio::detached);
+      continue;
+    }
+    // Out of descriptors, most likely: give connections time to end instead of spinning.
+    log::warning("accept: {}", error.message());
+    pause.expires_after(std::chrono::milliseconds(100));
+    co_await pause.async_wait(kQuiet);
+    if (shared->stopping) co_return;
+  }
+}
+
+asio::awaitable<void> HttpServer::serve(std::shared_ptr<Shared> shared, tcp::socket socket) {
   beast::error_code ignored;
   socket.set_option(tcp::no_delay(true), ignored);  // a token a packet: Nagle would hold it back
-  beast::tcp_stream stream(std::move(socket));
+  Connection connection(std::move(socket));
+  shared->connections.insert(&connection);
+  const auto remove = [shared](Connection* c) { shared->connections.erase(c); };
+  const std::unique_ptr<Connection, decltype(remove)> listed(&connection, remove);
+  const HttpLimits& limits = shared->limits;
+  beast::tcp_stream& stream = connection.stream;
   beast::flat_buffer buffer;
-  constexpr auto quiet = asio::as_tuple(asio::use_awaitable);
   try {
-    for (;;) {
+    while (!shared->stopping) {
       http::request_parser<http::string_body> parser;
-      parser.header_limit(static_cast<uint32_t>(limits_.header_bytes));
-      parser.body_limit(limits_.body_bytes);
-      stream.expires_after(limits_.idle_timeout);
-      auto [error, count] = co_await http::async_read_header(stream, buffer, parser, quiet);
+      parser.header_limit(static_cast<uint32_t>(limits.header_bytes));
+      parser.body_limit(limits.body_bytes);
+      stream.expires_after(limits.idle_timeout);
+      auto [error, count] = co_await http::async_read_header(stream, buffer, parser, kQuiet);
       if (!error) {
-        stream.expires_after(limits_.read_timeout);
+        stream.expires_after(limits.read_timeout);
         if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
           http::response<http::empty_body> go_on(http::status::continue_, 11);
           co_await http::async_write(stream, go_on, asio::use_awaitable);
         }
-        std::tie(error, count) = co_await http::async_read(stream, buffer, parser, quiet);
+        std::tie(error, count) = co_await http::async_read(stream, buffer, parser, kQuiet);
       }
       if (error) {
         const int status = status_of(error);
         if (status == 0) break;
-        BeastResponder responder(stream, limits_, 11, false, {});
-        co_await responder.send(status, error_body(status, error.message()), "application/json");
+        BeastResponder responder(stream, limits, {}, shared->stopping);
+        co_await responder.send(status, error_body(status, error, limits), "application/json");
+        co_await linger(stream);
         break;
       }
 
-      const auto& message = parser.get();
+      connection.busy = true;
+      auto message = parser.release();
       const std::string target = to_string(message.target());
       HttpRequest request{.method = to_string(message.method_string()),
                           .path = target.substr(0, target.find('?')),
-                          .body = parser.get().body(),
+                          .body = std::move(message.body()),
                           .authorization = to_string(message[http::field::authorization]),
-                          .request_id = to_string(message["X-Request-Id"]),
-                          .origin = to_string(message[http::field::origin])};
-      BeastResponder responder(stream, limits_, message.version(), message.keep_alive(),
-                               request.request_id.substr(0, 128));
-      co_await handler_(request, responder);
-      if (!responder.keep_alive()) break;
+                          .request_id = to_string(message["X-Request-Id"])};
+      BeastResponder::Head head;
+      head.version = message.version();
+      head.keep_alive = message.keep_alive();
+      head.body = message.method() != http::verb::head;
+      head.request_id = request.request_id.substr(0, 128);
+      BeastResponder responder(stream, limits, std::move(head), shared->stopping);
+      co_await shared->handler(request, responder);
+      connection.busy = false;
+      if (!responder.keep_alive() || !responder.started()) break;
     }
   } catch (const boost::system::system_error&) {
     // The client went away, or did not read: its requests have been cancelled by their handler.

@@ -17,14 +17,14 @@ namespace octet::server {
 struct HttpLimits {
   size_t header_bytes = 16 << 10;
   size_t body_bytes = 32 << 20;
-  std::chrono::seconds read_timeout{30};   // from the first byte of a request to its last
-  std::chrono::seconds idle_timeout{75};   // between requests of one connection
-  std::chrono::seconds write_timeout{30};  // of one write to a client that does not read
+  std::chrono::milliseconds read_timeout{30'000};   // from a request's head to its last byte
+  std::chrono::milliseconds idle_timeout{75'000};   // until a request's head is complete
+  std::chrono::milliseconds write_timeout{30'000};  // of one write to a client that does not read
 };
 
 struct HttpRequest {
   std::string method, path, body;  // path without the query
-  std::string authorization, request_id, origin;
+  std::string authorization, request_id;
 };
 
 // Writes the one response of a request: either send(), or start_stream() and write() until
@@ -33,6 +33,8 @@ class Responder {
  public:
   virtual ~Responder() = default;
 
+  // A header of the response, before it starts.
+  virtual void header(std::string name, std::string value) = 0;
   virtual boost::asio::awaitable<void> send(int status, std::string body,
                                             std::string_view content_type = "application/json") = 0;
   virtual boost::asio::awaitable<void> start_stream(std::string_view content_type) = 0;
@@ -40,7 +42,8 @@ class Responder {
   virtual boost::asio::awaitable<void> finish() = 0;
   virtual bool started() const = 0;  // a status line has been sent
 
-  // Calls `gone` once if the client closes the connection while the returned object lives.
+  // Calls `gone` once if the client closes the connection, or only its sending side, while the
+  // returned object lives.
   virtual std::shared_ptr<void> watch(std::function<void()> gone) = 0;
 };
 
@@ -49,22 +52,34 @@ using HttpHandler =
 
 class HttpServer {
  public:
-  // Listens on host:port (port 0: any free one). Throws Error if the address cannot be used.
+  // Binds host:port (port 0: any free one); host is an address or a name. Throws Error if it cannot
+  // be used.
   HttpServer(boost::asio::io_context& io, const std::string& host, int port, HttpLimits limits,
              HttpHandler handler);
 
   int port() const;
-  // Accepts connections until the io_context stops.
+  // Accepts connections from now on. Throws Error as the constructor does.
   void start();
+  // Accepts no more, and closes the connections on which no request is being answered; the others
+  // close after their response.
+  void stop();
+  // Closes the others as well, in the middle of their response.
+  void abort();
+  // Connections on which a request is being answered.
+  size_t busy() const;
+  size_t connections() const;
 
  private:
-  boost::asio::awaitable<void> accept();
-  boost::asio::awaitable<void> serve(boost::asio::ip::tcp::socket socket);
-
+  struct Shared;
   boost::asio::io_context& io_;
   boost::asio::ip::tcp::acceptor acceptor_;
-  HttpLimits limits_;
-  HttpHandler handler_;
+  std::string place_;               // "host:port", in errors
+  std::shared_ptr<Shared> shared_;  // with the coroutines, which may outlive this
+
+  static boost::asio::awaitable<void> accept(std::shared_ptr<Shared> shared,
+                                             boost::asio::ip::tcp::acceptor& acceptor);
+  static boost::asio::awaitable<void> serve(std::shared_ptr<Shared> shared,
+                                            boost::asio::ip::tcp::socket socket);
 };
 
 }  // namespace octet::server

@@ -12,6 +12,8 @@ namespace {
 
 constexpr float kLogprobFloor = -9999.0f;  // JSON has no infinity; vLLM's value
 
+constexpr const char* kBodyName = "request body";  // in errors
+
 // Fields that are known here, or known to mean nothing here.
 constexpr std::array kKnown = {"model",
                                "prompt",
@@ -61,6 +63,8 @@ int32_t integer(const JsonView& body, std::string_view field, int64_t fallback, 
 }
 
 std::vector<int32_t> token_ids(const Json& array, std::string_view field, int64_t vocab) {
+  // nlohmann iterates over a number as if it were an array of one.
+  if (!array.is_array()) refuse(field, fmt::format("{} must be an array of token ids", field));
   std::vector<int32_t> ids;
   ids.reserve(array.size());
   for (const Json& id : array) {
@@ -148,13 +152,16 @@ ApiError to_api_error(const Error& error) {
   if (!parts.value.empty()) message += ": found " + parts.value;
   if (!parts.accepted.empty()) message += "; accepted: " + parts.accepted;
   if (!parts.fix.empty()) message += ". " + parts.fix;
-  return ApiError(400, message);
+  const size_t field = parts.where.find(", $.");
+  const bool named = parts.where.starts_with(kBodyName) && field != std::string::npos;
+  return ApiError(400, message, "BadRequestError",
+                  named ? std::optional(parts.where.substr(field + 4)) : std::nullopt);
 }
 
 CompletionRequest parse_completion(const std::string& text, const ServedModel& served,
                                    uint64_t default_seed) {
-  const Json json = parse_json(text, "request body");
-  const JsonView body(json, "request body");
+  const Json json = parse_json(text, kBodyName);
+  const JsonView body(json, kBodyName);
   CompletionRequest request;
 
   const std::string model = body.get<std::string>("model", served.name);
@@ -199,6 +206,8 @@ CompletionRequest parse_completion(const std::string& text, const ServedModel& s
   if (const auto options = body.find("stream_options")) {
     if (!request.stream) refuse("stream_options", "stream_options needs stream: true");
     request.include_usage = options->get<bool>("include_usage", false);
+    request.continuous_usage =
+        request.include_usage && options->get<bool>("continuous_usage_stats", false);
   }
   for (const auto& [key, value] : json.items()) {
     if (std::ranges::find(kKnown, key) == kKnown.end()) request.unknown_fields.push_back(key);
@@ -206,25 +215,38 @@ CompletionRequest parse_completion(const std::string& text, const ServedModel& s
   return request;
 }
 
-void LogprobsBuilder::add(const text::Tokenizer& tokenizer, const engine::SampledToken& token,
-                          size_t offset) {
+TokenLogprob token_logprob(const text::Tokenizer& tokenizer, const engine::SampledToken& token,
+                           size_t text_offset) {
   const auto text_of = [&](int32_t id) { return tokenizer.decode({&id, 1}, false); };
-  const auto finite = [](float value) { return std::max(value, kLogprobFloor); };
-  tokens.push_back(text_of(token.token));
-  token_logprobs.push_back(finite(token.logprob));
-  OrderedJson top = OrderedJson::object();
-  for (const engine::TopToken& best : token.top) top[text_of(best.token)] = finite(best.logprob);
-  top_logprobs.push_back(std::move(top));
-  text_offset.push_back(offset);
+  // Not std::max, which would let NaN through.
+  const auto finite = [](float value) { return value > kLogprobFloor ? value : kLogprobFloor; };
+  TokenLogprob out{
+      .token = text_of(token.token), .logprob = finite(token.logprob), .text_offset = text_offset};
+  bool among_them = false;
+  for (const engine::TopToken& best : token.top) {
+    among_them |= best.token == token.token;
+    out.top.emplace_back(text_of(best.token), finite(best.logprob));
+  }
+  if (!among_them) out.top.emplace_back(out.token, out.logprob);
+  return out;
 }
 
-OrderedJson LogprobsBuilder::take() {
+OrderedJson logprobs_json(const std::vector<TokenLogprob>& tokens) {
   OrderedJson object;
-  object["text_offset"] = std::move(text_offset);
-  object["token_logprobs"] = std::move(token_logprobs);
-  object["tokens"] = std::move(tokens);
-  object["top_logprobs"] = std::move(top_logprobs);
-  *this = {};
+  for (const char* name : {"text_offset", "token_logprobs", "tokens", "top_logprobs"}) {
+    object[name] = OrderedJson::array();
+  }
+  for (const TokenLogprob& token : tokens) {
+    object["text_offset"].push_back(token.text_offset);
+    object["token_logprobs"].push_back(token.logprob);
+    object["tokens"].push_back(token.token);
+    OrderedJson top = OrderedJson::object();
+    // Parts of characters all read U+FFFD: of tokens with one text, the best counts.
+    for (const auto& [text, logprob] : token.top) {
+      if (!top.contains(text)) top[text] = logprob;
+    }
+    object["top_logprobs"].push_back(std::move(top));
+  }
   return object;
 }
 
@@ -259,7 +281,9 @@ std::string completion_json(const std::string& id, const ServedModel& served, in
   return dump_json(object);
 }
 
-std::string models_json(const ServedModel& served) {
+namespace {
+
+OrderedJson model_card(const ServedModel& served) {
   OrderedJson card;
   card["id"] = served.name;
   card["object"] = "model";
@@ -269,10 +293,20 @@ std::string models_json(const ServedModel& served) {
   card["parent"] = nullptr;
   card["max_model_len"] = served.max_model_len;
   card["permission"] = OrderedJson::array();
+  return card;
+}
+
+}  // namespace
+
+std::string models_json(const ServedModel& served) {
   OrderedJson object;
   object["object"] = "list";
-  object["data"] = OrderedJson::array({card});
+  object["data"] = OrderedJson::array({model_card(served)});
   return dump_json(object);
+}
+
+std::string model_json(const ServedModel& served) {
+  return dump_json(model_card(served));
 }
 
 std::string_view finish_reason(sched::Finish finish) {

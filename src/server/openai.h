@@ -6,6 +6,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -33,7 +34,7 @@ struct ApiError : std::exception {
 // {"error": {"message", "type", "param", "code"}}
 std::string error_json(const ApiError& error);
 
-// An Error of ours as a 400, on one line.
+// An Error of ours as a 400, on one line. A field of the request that it names becomes `param`.
 ApiError to_api_error(const Error& error);
 
 // What the server serves, for the checks of a request.
@@ -53,7 +54,9 @@ struct CompletionRequest {
   engine::GenRequest generation;  // without prompt
   std::vector<std::string> stop;
   bool include_stop = false, skip_special = true, add_special = true;
-  bool stream = false, include_usage = false;
+  bool stream = false;
+  bool include_usage = false;               // in an extra last chunk of the stream
+  bool continuous_usage = false;            // and in every other chunk
   std::vector<std::string> unknown_fields;  // accepted, and logged
 };
 
@@ -61,15 +64,18 @@ struct CompletionRequest {
 CompletionRequest parse_completion(const std::string& body, const ServedModel& served,
                                    uint64_t default_seed);
 
-// Log-probabilities of the tokens of one choice, in the shape of the completions API.
-struct LogprobsBuilder {
-  OrderedJson tokens = OrderedJson::array(), token_logprobs = OrderedJson::array(),
-              top_logprobs = OrderedJson::array(), text_offset = OrderedJson::array();
-  // `offset` is where the token's text begins in the choice, in bytes.
-  void add(const text::Tokenizer& tokenizer, const engine::SampledToken& token, size_t offset);
-  bool empty() const { return tokens.empty(); }
-  OrderedJson take();  // and starts anew
+// What is known of one token, in the words of the completions API.
+struct TokenLogprob {
+  std::string token;
+  float logprob = 0;
+  // The best tokens, the best first, and the sampled one if it is not among them.
+  std::vector<std::pair<std::string, float>> top;
+  size_t text_offset = 0;  // characters of the choice's text before the token
 };
+TokenLogprob token_logprob(const text::Tokenizer& tokenizer, const engine::SampledToken& token,
+                           size_t text_offset);
+// {"text_offset", "token_logprobs", "tokens", "top_logprobs"}, an array each.
+OrderedJson logprobs_json(const std::vector<TokenLogprob>& tokens);
 
 struct Usage {
   int64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
@@ -89,6 +95,7 @@ std::string completion_json(const std::string& id, const ServedModel& served, in
                             const std::vector<Choice>& choices, const std::optional<Usage>& usage);
 
 std::string models_json(const ServedModel& served);
+std::string model_json(const ServedModel& served);
 
 std::string_view finish_reason(sched::Finish finish);
 

@@ -5,167 +5,155 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <csignal>
-#include <random>
+#include <cstdlib>
 
 #include "base/log.h"
-#include "server/completion.h"
+#include "server/routes.h"
 
 namespace octet::server {
-namespace {
 
 namespace asio = boost::asio;
-using Clock = std::chrono::system_clock;
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
 
-// Compares in a time that does not depend on where the two differ.
-bool equal_secret(std::string_view given, std::string_view secret) {
-  uint8_t difference = given.size() == secret.size() ? 0 : 1;
-  for (size_t i = 0; i < secret.size(); ++i) {
-    const char other = i < given.size() ? given[i] : '\0';
-    difference |= static_cast<uint8_t>(other ^ secret[i]);
-  }
-  return difference == 0;
-}
-
-class Routes {
+class Server::Impl {
  public:
-  Routes(const ServerOptions& options, engine::Engine& engine, const text::Tokenizer& tokenizer)
-      : options_(options), engine_(engine), tokenizer_(tokenizer), random_(std::random_device{}()) {
-    served_.name = options.served_name;
-    served_.root = options.root;
-    served_.created =
-        std::chrono::duration_cast<std::chrono::seconds>(Clock::now().time_since_epoch()).count();
-    served_.max_model_len = engine.max_model_len();
-    served_.vocab = engine.model().config().vocab;
-  }
+  explicit Impl(ServerOptions options)
+      : options_(std::move(options)),
+        io_(1),
+        http_(io_, options_.host, options_.port, options_.limits,
+              [this](const HttpRequest& request, Responder& responder) {
+                return routes_->handle(request, responder);
+              }) {}
 
-  asio::awaitable<void> handle(const HttpRequest& request, Responder& responder) {
-    std::optional<ApiError> failure;
-    try {
-      co_await route(request, responder);
-    } catch (const ApiError& error) {
-      failure = error;
-    } catch (const Error& error) {
-      failure = to_api_error(error);
-    } catch (const Fault& fault) {
-      log::error("{} {}: {}", request.method, request.path, fault.what());
-      failure = ApiError(500, "internal error", "InternalServerError");
-    }
-    if (!failure) co_return;
-    if (responder.started()) throw *failure;  // too late for a status: the connection ends
-    co_await responder.send(failure->status, error_json(*failure));
+  int port() const { return http_.port(); }
+  void stop() {
+    asio::post(io_, [this] { begin_stop("asked to"); });
   }
+  int run(engine::Engine& engine, const text::Tokenizer& tokenizer,
+          const std::function<void()>& ready);
 
  private:
-  // Everything that reaches the model lies under /v1 and is guarded; the rest says nothing of it.
-  asio::awaitable<void> route(const HttpRequest& request, Responder& responder) {
-    if (request.path.starts_with("/v1")) authorize(request);
-    if (request.path == "/health" || request.path == "/ping") {
-      need(request, "GET");
-      co_await health(responder);
-    } else if (request.path == "/version") {
-      need(request, "GET");
-      co_await responder.send(200, R"({"version":"0.1.0"})");
-    } else if (request.path == "/v1/models") {
-      need(request, "GET");
-      co_await responder.send(200, models_json(served_));
-    } else if (request.path == "/v1/completions") {
-      need(request, "POST");
-      const CompletionRequest wanted = parse_completion(request.body, served_, random_());
-      for (const std::string& field : wanted.unknown_fields) {
-        log::debug("/v1/completions: the field '{}' is not known and has no effect", field);
-      }
-      const std::string id = fmt::format("cmpl-{:016x}{:016x}", random_(), random_());
-      co_await complete({engine_, tokenizer_, served_}, wanted, id, responder);
-    } else {
-      throw ApiError(404,
-                     fmt::format("there is nothing at {} {}; try /v1/completions, /v1/models, "
-                                 "/health or /version",
-                                 request.method, request.path),
-                     "NotFoundError");
-    }
-  }
+  asio::awaitable<void> watch_engine(engine::Engine& engine);
+  asio::awaitable<void> drain();
+  void begin_stop(const std::string& why);
+  void on_signal();
+  void close_connections();
 
-  static void need(const HttpRequest& request, std::string_view method) {
-    if (request.method == method) return;
-    throw ApiError(405, fmt::format("{} takes {}, not {}", request.path, method, request.method),
-                   "MethodNotAllowedError");
-  }
-
-  void authorize(const HttpRequest& request) const {
-    if (options_.api_key.empty()) return;
-    constexpr std::string_view scheme = "Bearer ";
-    const std::string_view given = request.authorization;
-    if (given.starts_with(scheme) && equal_secret(given.substr(scheme.size()), options_.api_key)) {
-      return;
-    }
-    throw ApiError(401, "this server needs an API key: send it as 'Authorization: Bearer KEY'",
-                   "AuthenticationError");
-  }
-
-  // Alive means that steps end while there is work. Reads published numbers only, so that it is
-  // never behind work.
-  asio::awaitable<void> health(Responder& responder) {
-    const engine::EngineStats stats = engine_.stats();
-    if (!stats.fault.empty()) {
-      throw ApiError(503, "the engine failed: " + stats.fault, "InternalServerError");
-    }
-    if (stats.seconds_since_step > options_.health_timeout_s) {
-      throw ApiError(503,
-                     fmt::format("no step has ended for {:.0f} s though work is pending",
-                                 stats.seconds_since_step),
-                     "InternalServerError");
-    }
-    co_await responder.send(200, "", "text/plain");
-  }
-
-  const ServerOptions& options_;
-  engine::Engine& engine_;
-  const text::Tokenizer& tokenizer_;
-  ServedModel served_;
-  std::mt19937_64 random_;  // of ids and unseeded requests; on the io thread only
+  const ServerOptions options_;
+  asio::io_context io_;  // destroyed after the coroutines' owners
+  asio::signal_set signals_{io_};
+  std::unique_ptr<Routes> routes_;
+  HttpServer http_;
+  bool stopping_ = false;
+  int exit_code_ = 0;
 };
 
 // Ends the process soon after the engine has failed: streams get their error event first.
-asio::awaitable<void> watch_engine(asio::io_context& io, engine::Engine& engine, int& exit_code) {
-  asio::steady_timer timer(io);
-  for (;;) {
+asio::awaitable<void> Server::Impl::watch_engine(engine::Engine& engine) {
+  asio::steady_timer timer(io_);
+  while (!stopping_) {
     timer.expires_after(std::chrono::milliseconds(250));
     co_await timer.async_wait(asio::use_awaitable);
     const std::string fault = engine.stats().fault;
     if (fault.empty()) continue;
     log::error("the engine failed: {}", fault);
-    exit_code = 1;
-    timer.expires_after(std::chrono::seconds(2));
-    co_await timer.async_wait(asio::use_awaitable);
-    io.stop();
+    exit_code_ = 1;
+    begin_stop("the engine failed");
   }
 }
 
-}  // namespace
-
-int serve(const ServerOptions& options, engine::Engine& engine, const text::Tokenizer& tokenizer,
-          const std::function<void(int port)>& ready) {
-  asio::io_context io(1);
-  int exit_code = 0;
-  Routes routes(options, engine, tokenizer);
-  HttpServer http(io, options.host, options.port, options.limits,
-                  [&routes](const HttpRequest& request, Responder& responder) {
-                    return routes.handle(request, responder);
-                  });
-  asio::signal_set signals(io, SIGINT, SIGTERM);
-  signals.async_wait([&io](auto error, int) {
-    if (!error) io.stop();
+void Server::Impl::on_signal() {
+  signals_.async_wait([this](auto error, int signal) {
+    if (error) return;
+    if (stopping_) {
+      log::warning("a second signal: ending at once");
+      std::_Exit(128 + signal);
+    }
+    begin_stop(signal == SIGINT ? "SIGINT" : "SIGTERM");
+    on_signal();
   });
-  asio::co_spawn(io, watch_engine(io, engine, exit_code), asio::detached);
-  http.start();
-  ready(http.port());
-  io.run();
-  return exit_code;
+}
+
+void Server::Impl::begin_stop(const std::string& why) {
+  if (stopping_) return;
+  stopping_ = true;
+  http_.stop();
+  log::info("stopping ({}): {} requests are being answered and have {:.0f} s to end", why,
+            http_.busy(), options_.shutdown_grace_s);
+  asio::co_spawn(io_, drain(), asio::detached);
+}
+
+// Waits for running requests, then ends them, then the event loop.
+asio::awaitable<void> Server::Impl::drain() {
+  asio::steady_timer timer(io_);
+  const auto wait_until = [](Clock::time_point now, double seconds) {
+    return now + std::chrono::duration_cast<Clock::duration>(Seconds(seconds));
+  };
+  const Clock::time_point grace = wait_until(Clock::now(), options_.shutdown_grace_s);
+  const Clock::time_point end = wait_until(grace, 1.0);  // to send the error
+  bool told = false;
+  while (http_.busy() > 0 && Clock::now() < end) {
+    if (!told && Clock::now() >= grace) {
+      routes_->end_all();
+      told = true;
+    }
+    timer.expires_after(std::chrono::milliseconds(20));
+    co_await timer.async_wait(asio::use_awaitable);
+  }
+  io_.stop();
+}
+
+// Whatever is still open is closed, and its coroutines end while all that they refer to is there.
+void Server::Impl::close_connections() {
+  http_.abort();
+  routes_->end_all();
+  io_.restart();
+  const Clock::time_point end = Clock::now() + std::chrono::seconds(1);
+  while (http_.connections() > 0 && Clock::now() < end) {
+    io_.run_one_for(std::chrono::milliseconds(10));
+  }
+}
+
+int Server::Impl::run(engine::Engine& engine, const text::Tokenizer& tokenizer,
+                      const std::function<void()>& ready) {
+  asio::thread_pool workers(1);
+  routes_ = std::make_unique<Routes>(options_, engine, tokenizer, workers.get_executor());
+  signals_.add(SIGINT);
+  signals_.add(SIGTERM);
+  on_signal();
+  asio::co_spawn(io_, watch_engine(engine), asio::detached);
+  http_.start();
+  ready();
+  io_.run();
+  close_connections();
+  workers.join();
+  signals_.clear();  // a signal from now on ends the process, however long the last step takes
+  engine.stop();     // its sinks post to io_
+  return exit_code_;
+}
+
+Server::Server(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+Server::~Server() = default;
+
+int Server::port() const {
+  return impl_->port();
+}
+
+int Server::run(engine::Engine& engine, const text::Tokenizer& tokenizer,
+                const std::function<void()>& ready) {
+  return impl_->run(engine, tokenizer, ready);
+}
+
+void Server::stop() {
+  impl_->stop();
 }
 
 }  // namespace octet::server

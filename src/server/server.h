@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "engine/engine.h"
@@ -18,12 +19,35 @@ struct ServerOptions {
   std::string root;               // where the model lies, shown by /v1/models
   std::string api_key;            // "" = none; guards everything under /v1
   double health_timeout_s = 120;  // /health fails if a step takes longer
+  double shutdown_grace_s = 3;    // that running requests have to end after SIGTERM
   HttpLimits limits;
 };
 
-// Serves until SIGINT, SIGTERM or a fault of the engine; 0 or 1, the exit code. `ready(port)` is
-// called once connections are accepted. Throws Error if the address cannot be used.
-int serve(const ServerOptions& options, engine::Engine& engine, const text::Tokenizer& tokenizer,
-          const std::function<void(int port)>& ready);
+class Server {
+ public:
+  // Takes the address, and accepts nobody yet: an address in use is noticed before a large model is
+  // loaded. Throws Error if it cannot be used.
+  explicit Server(ServerOptions options);
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  int port() const;
+
+  // Serves until SIGINT, SIGTERM, stop() or a fault of the engine; 0 or 1, the exit code. `ready`
+  // is called once connections are accepted. The engine is stopped when this returns.
+  //
+  // On the way out no connection is accepted, running requests get the grace to end, and those that
+  // do not are answered with an error. A second signal ends the process at once.
+  int run(engine::Engine& engine, const text::Tokenizer& tokenizer,
+          const std::function<void()>& ready);
+
+  // As the first signal does; from any thread, while run() runs.
+  void stop();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 }  // namespace octet::server

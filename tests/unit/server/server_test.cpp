@@ -1,0 +1,350 @@
+// The whole server in one process, over a tiny model and real sockets.
+#include "server/server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <boost/asio/connect.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/write.hpp>
+#include <future>
+#include <map>
+
+#include "unit/engine/rig.h"
+
+namespace octet::server {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using ::testing::HasSubstr;
+
+const text::Tokenizer& tokenizer() {
+  static const text::Tokenizer instance =
+      text::Tokenizer::load(std::string(OCTET_SOURCE_DIR) + "/models/octet-demo");
+  return instance;
+}
+
+class Serving {
+ public:
+  explicit Serving(ServerOptions options = {}, engine::EngineOptions engine_options = {})
+      : engine(*rig.model, rig.backend, engine_options) {
+    options.port = 0;
+    options.served_name = "org/tiny";
+    server_ = std::make_unique<Server>(options);
+    std::promise<void> ready;
+    thread_ = std::thread([this, &ready] {
+      exit_code = server_->run(engine, tokenizer(), [&] { ready.set_value(); });
+    });
+    ready.get_future().wait();
+  }
+  ~Serving() { join(); }
+  void stop() { server_->stop(); }
+  void join() {
+    if (!thread_.joinable()) return;
+    stop();
+    thread_.join();
+  }
+  // Ends by itself.
+  void wait() { thread_.join(); }
+  int port() const { return server_->port(); }
+
+  engine::Rig rig;
+  engine::Engine engine;
+  int exit_code = -1;
+
+ private:
+  std::unique_ptr<Server> server_;
+  std::thread thread_;
+};
+
+struct Reply {
+  int status = 0;
+  std::string head, body;
+  Json json() const { return Json::parse(body); }
+};
+
+class Client {
+ public:
+  explicit Client(const Serving& serving) : socket_(io_) {
+    socket_.connect({asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(serving.port())});
+  }
+  void send(const std::string& method, const std::string& path, const std::string& body = "",
+            const std::string& more = "") {
+    const std::string text = method + " " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" +
+                             more + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
+                             body;
+    asio::write(socket_, asio::buffer(text));
+  }
+  std::string read_some() {
+    std::array<char, 65536> buffer;
+    boost::system::error_code error;
+    const size_t count = socket_.read_some(asio::buffer(buffer), error);
+    return {buffer.data(), count};
+  }
+  Reply read() {
+    std::string all;
+    for (std::string part = read_some(); !part.empty(); part = read_some()) all += part;
+    Reply reply;
+    if (all.size() < 12) return reply;
+    reply.status = std::stoi(all.substr(9, 3));
+    const size_t end = all.find("\r\n\r\n");
+    reply.head = all.substr(0, end);
+    reply.body = all.substr(end + 4);
+    return reply;
+  }
+
+ private:
+  asio::io_context io_;
+  tcp::socket socket_;
+};
+
+Reply ask(const Serving& serving, const std::string& method, const std::string& path,
+          const std::string& body = "", const std::string& more = "") {
+  Client client(serving);
+  client.send(method, path, body, more);
+  return client.read();
+}
+Reply complete(const Serving& serving, const std::string& fields) {
+  return ask(serving, "POST", "/v1/completions",
+             R"({"prompt":[5,6,7],"temperature":0,"ignore_eos":true,)" + fields + "}");
+}
+
+// The objects of a stream; its end is checked.
+std::vector<Json> events_of(const Reply& reply) {
+  std::string text;  // without the chunks' frames
+  for (size_t at = 0; at < reply.body.size();) {
+    const size_t line = reply.body.find("\r\n", at);
+    const size_t size = std::stoul(reply.body.substr(at, line - at), nullptr, 16);
+    text += reply.body.substr(line + 2, size);
+    at = line + 2 + size + 2;
+  }
+  EXPECT_TRUE(text.ends_with("data: [DONE]\n\n")) << text;
+  std::vector<Json> events;
+  for (size_t at = 0; text.compare(at, 12, "data: [DONE]") != 0;) {
+    const size_t end = text.find("\n\n", at);
+    if (end == text.npos) break;
+    events.push_back(Json::parse(text.substr(at + 6, end - at - 6)));
+    at = end + 2;
+  }
+  return events;
+}
+
+TEST(Routes, PathsAndMethods) {
+  const Serving serving;
+  EXPECT_EQ(ask(serving, "GET", "/health").status, 200);
+  EXPECT_EQ(ask(serving, "GET", "/ping?x=1").status, 200);
+  EXPECT_TRUE(ask(serving, "GET", "/version").json().contains("version"));
+  EXPECT_EQ(ask(serving, "GET", "/v1/models").json()["data"][0]["id"], "org/tiny");
+  EXPECT_EQ(ask(serving, "GET", "/v1/models/org/tiny").json()["max_model_len"], 64);
+  EXPECT_EQ(ask(serving, "GET", "/v1/models/org%2ftiny").status, 200);
+  const Reply other = ask(serving, "GET", "/v1/models/gpt");
+  EXPECT_EQ(other.status, 404);
+  EXPECT_EQ(other.json()["error"]["param"], "model");
+  EXPECT_EQ(ask(serving, "GET", "/nowhere").status, 404);
+  EXPECT_EQ(ask(serving, "GET", "/v1").status, 404);
+  const Reply wrong = ask(serving, "GET", "/v1/completions");
+  EXPECT_EQ(wrong.status, 405);
+  EXPECT_THAT(wrong.head, HasSubstr("Allow: POST, OPTIONS"));
+  EXPECT_EQ(ask(serving, "DELETE", "/health").status, 405);
+  const Reply options = ask(serving, "OPTIONS", "/v1/models");
+  EXPECT_EQ(options.status, 200);
+  EXPECT_THAT(options.head, HasSubstr("Allow: GET, HEAD, OPTIONS"));
+  const Reply head = ask(serving, "HEAD", "/v1/models");
+  EXPECT_EQ(head.status, 200);
+  EXPECT_EQ(head.body, "");
+}
+
+TEST(Routes, TheKeyGuardsEverythingUnderV1) {
+  const Serving serving({.api_key = "secret"});
+  EXPECT_EQ(ask(serving, "GET", "/health").status, 200);
+  for (const char* path : {"/v1/models", "/v1/completions", "/v1/models/org/tiny", "/v1/nothing"}) {
+    const Reply reply = ask(serving, "GET", path);
+    EXPECT_EQ(reply.status, 401) << path;
+    EXPECT_THAT(reply.head, HasSubstr("WWW-Authenticate: Bearer"));
+  }
+  for (const char* wrong :
+       {"Bearer", "Bearer ", "Bearer secre", "Bearer secretx", "secret", "Basic secret"}) {
+    EXPECT_EQ(ask(serving, "GET", "/v1/models", "", std::string("Authorization: ") + wrong + "\r\n")
+                  .status,
+              401)
+        << wrong;
+  }
+  EXPECT_EQ(ask(serving, "GET", "/v1/models", "", "Authorization: Bearer secret\r\n").status, 200);
+  EXPECT_EQ(ask(serving, "GET", "/v1/models", "", "Authorization: bearer secret\r\n").status, 200);
+}
+
+TEST(Completions, StreamsAndWholesAgree) {
+  const Serving serving;
+  const std::string fields = R"("max_tokens":12,"logprobs":2,"n":2,"temperature":1,"seed":5)";
+  const auto body = [&](const std::string& more) {
+    return R"({"prompt":[[5,6,7],[8,9]],"ignore_eos":true,)" + fields + more + "}";
+  };
+  const Reply whole = ask(serving, "POST", "/v1/completions", body(""));
+  ASSERT_EQ(whole.status, 200) << whole.body;
+  const Reply streamed = ask(serving, "POST", "/v1/completions",
+                             body(R"(,"stream":true,"stream_options":{"include_usage":true})"));
+  ASSERT_EQ(streamed.status, 200) << streamed.body;
+  EXPECT_THAT(streamed.head, HasSubstr("text/event-stream; charset=utf-8"));
+
+  std::map<int, std::string> texts;
+  std::map<int, Json> tokens, offsets;
+  Json usage;
+  for (const Json& event : events_of(streamed)) {
+    if (event.contains("usage")) {
+      EXPECT_TRUE(event["choices"].empty());
+      usage = event["usage"];
+      continue;
+    }
+    const Json& choice = event["choices"][0];
+    const int index = choice["index"];
+    texts[index] += choice["text"].get<std::string>();
+    for (const Json& token : choice["logprobs"]["tokens"]) tokens[index].push_back(token);
+    for (const Json& offset : choice["logprobs"]["text_offset"]) offsets[index].push_back(offset);
+  }
+  const Json expected = whole.json();
+  ASSERT_EQ(expected["choices"].size(), 4u);
+  for (int i = 0; i < 4; ++i) {
+    const Json& choice = expected["choices"][static_cast<size_t>(i)];
+    EXPECT_EQ(choice["index"], i);
+    EXPECT_EQ(texts[i], choice["text"]);
+    EXPECT_EQ(tokens[i], choice["logprobs"]["tokens"]);
+    EXPECT_EQ(offsets[i], choice["logprobs"]["text_offset"]);
+    EXPECT_EQ(choice["finish_reason"], "length");
+  }
+  EXPECT_NE(texts[0], texts[1]);         // the second of n has its own seed
+  EXPECT_EQ(usage["prompt_tokens"], 5);  // once for n choices
+  EXPECT_EQ(usage["completion_tokens"], 48);
+  EXPECT_EQ(usage["total_tokens"], expected["usage"]["total_tokens"]);
+}
+
+TEST(Completions, UsageInAStreamOnlyIfAskedFor) {
+  const Serving serving;
+  const auto usages = [&](const std::string& fields) {
+    size_t count = 0;
+    const auto events = events_of(complete(serving, R"("stream":true,"max_tokens":5,)" + fields));
+    for (const Json& event : events) count += event.contains("usage");
+    return std::pair(count, events.size());
+  };
+  EXPECT_EQ(usages(R"("stream_options":{})").first, 0u);
+  EXPECT_EQ(usages(R"("stream_options":{"include_usage":true})").first, 1u);
+  const auto [count, events] =
+      usages(R"("stream_options":{"include_usage":true,"continuous_usage_stats":true})");
+  EXPECT_EQ(count, events);
+}
+
+TEST(Completions, RefusalsHaveNumbers) {
+  const Serving serving;
+  const Reply large = complete(serving, R"("max_tokens":62)");
+  EXPECT_EQ(large.status, 400);
+  EXPECT_THAT(large.body, HasSubstr("The prompt has 3 tokens and max_tokens is 62"));
+  EXPECT_THAT(large.body, HasSubstr("64 tokens"));
+  EXPECT_EQ(large.json()["error"]["param"], "prompt");
+  const Reply none = ask(serving, "POST", "/v1/completions", R"({"prompt":[[]]})");
+  EXPECT_EQ(none.status, 400);
+  EXPECT_THAT(none.body, HasSubstr("no tokens"));
+  EXPECT_EQ(ask(serving, "POST", "/v1/completions", "{").status, 400);
+  // One bad prompt of several: nothing runs on.
+  EXPECT_EQ(ask(serving, "POST", "/v1/completions", R"({"prompt":[[5,6],[]]})").status, 400);
+  EXPECT_EQ(complete(serving, R"("max_tokens":3)").status, 200);
+}
+
+// A long prompt is encoded on a worker, and the answer comes all the same.
+TEST(Completions, LongPromptsAreEncodedElsewhere) {
+  const Serving serving;
+  std::string text;
+  while (text.size() < 300000) text += "many words and more ";
+  const Reply reply = ask(serving, "POST", "/v1/completions", R"({"prompt":")" + text + "\"}");
+  EXPECT_EQ(reply.status, 500) << reply.body;  // the ids of this tokenizer are not the tiny model's
+}
+
+TEST(Completions, OverloadIs503) {
+  Serving serving({}, {.max_num_seqs = 1, .max_queued_requests = 2});
+  serving.rig.backend.hold();
+  Client first(serving);
+  first.send("POST", "/v1/completions", R"({"prompt":[5],"max_tokens":2,"n":3})");
+  EXPECT_TRUE(serving.rig.backend.wait_for_steps(1));
+  const Reply reply = complete(serving, R"("max_tokens":2)");
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_THAT(reply.head, HasSubstr("Retry-After"));
+  // Neither health nor models wait for the step.
+  EXPECT_EQ(ask(serving, "GET", "/health").status, 200);
+  EXPECT_EQ(ask(serving, "GET", "/v1/models").status, 200);
+  serving.rig.backend.let_go();
+  EXPECT_EQ(first.read().status, 200);
+  EXPECT_EQ(complete(serving, R"("max_tokens":2)").status, 200);
+}
+
+TEST(Completions, AClientThatGoesAwayCancelsItsChoices) {
+  Serving serving({}, {.max_num_seqs = 1});
+  serving.rig.backend.hold();
+  {
+    Client running(serving), queued(serving);
+    running.send("POST", "/v1/completions", R"({"prompt":[5],"max_tokens":60,"n":3})");
+    ASSERT_TRUE(serving.rig.backend.wait_for_steps(1));
+    queued.send("POST", "/v1/completions", R"({"prompt":[5],"max_tokens":60,"stream":true})");
+    EXPECT_THAT(queued.read_some(), HasSubstr("200 OK"));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  serving.rig.backend.let_go();
+  EXPECT_EQ(complete(serving, R"("max_tokens":2)").status, 200);
+  for (int i = 0; i < 400 && serving.engine.stats().scheduler.finished_cancelled < 4; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_EQ(serving.engine.stats().scheduler.finished_cancelled, 4);
+  EXPECT_EQ(serving.engine.stats().scheduler.blocks_held, 0);
+}
+
+TEST(Server, AFaultEndsStreamsHealthAndTheProcess) {
+  Serving serving({.shutdown_grace_s = 0.2});
+  serving.rig.backend.hold();
+  Client stream(serving), whole(serving);
+  stream.send("POST", "/v1/completions", R"({"prompt":[5],"max_tokens":60,"stream":true})");
+  whole.send("POST", "/v1/completions", R"({"prompt":[5],"max_tokens":60})");
+  ASSERT_TRUE(serving.rig.backend.wait_for_steps(1));
+  serving.rig.backend.break_after(3);
+  serving.rig.backend.let_go();
+  const Reply streamed = stream.read();
+  EXPECT_THAT(streamed.body, HasSubstr("caught fire"));
+  EXPECT_THAT(streamed.body, HasSubstr("data: [DONE]"));
+  const Reply failed = whole.read();
+  EXPECT_EQ(failed.status, 500);
+  EXPECT_THAT(failed.body, HasSubstr("caught fire"));
+  serving.wait();
+  EXPECT_EQ(serving.exit_code, 1);
+}
+
+TEST(Server, StopLetsRequestsEnd) {
+  Serving serving({.shutdown_grace_s = 20});
+  serving.rig.backend.hold();
+  Client client(serving);
+  client.send("POST", "/v1/completions", R"({"prompt":[5],"max_tokens":6,"ignore_eos":true})");
+  ASSERT_TRUE(serving.rig.backend.wait_for_steps(1));
+  serving.stop();
+  serving.rig.backend.let_go();
+  const Reply reply = client.read();
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.json()["usage"]["completion_tokens"], 6);
+  serving.wait();
+  EXPECT_EQ(serving.exit_code, 0);
+}
+
+TEST(Server, StopEndsWhatTakesTooLongWithAnError) {
+  Serving serving({.shutdown_grace_s = 0.1});
+  serving.rig.backend.hold();
+  Client stream(serving), whole(serving);
+  stream.send("POST", "/v1/completions", R"({"prompt":[5],"max_tokens":60,"stream":true})");
+  whole.send("POST", "/v1/completions", R"({"prompt":[5],"max_tokens":60})");
+  ASSERT_TRUE(serving.rig.backend.wait_for_steps(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  serving.stop();
+  EXPECT_THAT(stream.read().body, HasSubstr("shutting down"));
+  EXPECT_EQ(whole.read().status, 503);
+  serving.rig.backend.let_go();
+  serving.wait();
+  EXPECT_EQ(serving.exit_code, 0);
+}
+
+}  // namespace
+}  // namespace octet::server
