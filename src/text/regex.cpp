@@ -3,6 +3,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -15,6 +16,11 @@ namespace {
 constexpr size_t kMaxPatternBytes = 64 * 1024;
 constexpr size_t kJitStackStart = 64 * 1024;
 constexpr size_t kJitStackMax = 16 * 1024 * 1024;
+
+// PCRE2 gives up after 10 million steps, which longer texts need for themselves.
+constexpr uint64_t kSteps = 10'000'000;
+constexpr uint64_t kStepsPerByte = 16;
+constexpr size_t kFewBytes = 256 * 1024;
 
 // Appends the ranges of characters that PCRE2 may not know yet and whose general category begins
 // with `category`, as items of a class.
@@ -84,15 +90,29 @@ PCRE2_SPTR bytes_of(std::string_view text) {
 struct RegexScratch::State {
   // One pair: only the whole match is read, however many groups the pattern has.
   std::unique_ptr<pcre2_match_data, MatchDataFree> match{pcre2_match_data_create(1, nullptr)};
+  std::unique_ptr<pcre2_match_context, MatchContextFree> context;  // made where limits must grow
   // Made only when a search outgrows the 32 KiB of machine stack that the JIT starts with.
-  std::unique_ptr<pcre2_match_context, MatchContextFree> context;
   std::unique_ptr<pcre2_jit_stack, JitStackFree> stack;
 
   void grow_stack() {
-    if (context) return;
-    context.reset(pcre2_match_context_create(nullptr));
+    if (stack) return;
+    need_context();
     stack.reset(pcre2_jit_stack_create(kJitStackStart, kJitStackMax, nullptr));
     pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
+  }
+
+  // Going back over a long run is one step a character, which is no reason to give up.
+  void allow_steps_for(size_t subject_bytes) {
+    if (subject_bytes <= kFewBytes) return;
+    need_context();
+    const uint64_t steps = kSteps + kStepsPerByte * subject_bytes;
+    pcre2_set_match_limit(context.get(),
+                          static_cast<uint32_t>(std::min<uint64_t>(steps, UINT32_MAX)));
+  }
+
+ private:
+  void need_context() {
+    if (!context) context.reset(pcre2_match_context_create(nullptr));
   }
 };
 
@@ -153,13 +173,14 @@ std::optional<RegexMatch> Regex::search(std::string_view subject, size_t from,
   const pcre2_code* code = code_->code.get();
   const auto interpret = [&](uint32_t options) {
     return pcre2_match(code, bytes_of(subject), subject.size(), from, PCRE2_NO_UTF_CHECK | options,
-                       state.match.get(), nullptr);
+                       state.match.get(), state.context.get());
   };
   const auto jit = [&] {
     return pcre2_jit_match(code, bytes_of(subject), subject.size(), from, 0, state.match.get(),
                            state.context.get());
   };
 
+  state.allow_steps_for(subject.size());
   int result = code_->jit ? jit() : interpret(0);
   if (result == PCRE2_ERROR_JIT_STACKLIMIT) {
     state.grow_stack();

@@ -48,8 +48,8 @@ class Regex {
 
   // The leftmost match that begins at byte `from` or later; lookbehind sees what is before `from`.
   // `subject` must be valid UTF-8 and `from` a character boundary: neither is checked. Throws Error
-  // where the search exceeds PCRE2's limits (10 million steps, 20 MB), which patterns of nested
-  // repeats can do on hostile text.
+  // where the search takes more than 10 million steps and 16 for each byte, or 20 MB, which
+  // patterns of nested repeats can do on hostile text.
   std::optional<RegexMatch> search(std::string_view subject, size_t from,
                                    RegexScratch& scratch) const;
 
