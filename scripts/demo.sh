@@ -31,8 +31,8 @@ if [ "$(cat $quantized.stamp 2>/dev/null)" != "$stamp" ] || [ ! -d $quantized ];
   echo "$stamp" >$quantized.stamp
 fi
 
-# The number under key $2 of the JSON object $1.
-field() { printf '%s' "$1" | tr -d '\n' | sed -n "s/.*\"$2\": *\([-+.0-9eE]*\).*/\1/p"; }
+# The first number under key $2 of the JSON object $1.
+field() { printf '%s' "$1" | grep -o "\"$2\": *[-+.0-9eE]*[0-9]" | head -n 1 | sed 's/.*: *//'; }
 bytes() { cat "$1"/*.safetensors | wc -c; }
 
 row() { awk -v name="$1" -v a="$2" -v b="$3" -v note="$4" \

@@ -75,7 +75,7 @@ int default_thread_count() {
   return quota(count);
 }
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads) : shares_(static_cast<size_t>(std::max(threads, 0))) {
   invariant(threads >= 1, "a thread pool has at least one thread, its caller");
   errors_.resize(static_cast<size_t>(threads));
   workers_.reserve(static_cast<size_t>(threads) - 1);
@@ -113,11 +113,20 @@ void ThreadPool::call(int thread) noexcept {
   }
 }
 
+// True for one of those who ask for a share of a run.
+bool ThreadPool::claim(int thread, uint32_t epoch) {
+  // Runs follow one another, so an unclaimed share was last taken in the epoch before.
+  uint32_t before = epoch - 1;
+  return shares_[static_cast<size_t>(thread)].epoch.compare_exchange_strong(before, epoch);
+}
+
 void ThreadPool::work(int thread) {
   uint32_t seen = 0;  // not epoch_.load(): a run may have begun before this thread did
   while (true) {
     seen = wait_while(epoch_, seen);
-    if (stop_) return;
+    if (stop_.load()) return;
+    // A worker that comes late finds its share claimed, and the run perhaps over.
+    if (!claim(thread, seen)) continue;
     call(thread);
     if (pending_.fetch_sub(1) == 1) pending_.notify_one();
   }
@@ -127,9 +136,14 @@ void ThreadPool::run(FunctionRef<void(int)> body) {
   invariant(!running_.exchange(true), "ThreadPool::run entered twice at once");
   body_ = &body;
   pending_.store(static_cast<uint32_t>(workers_.size()), std::memory_order_relaxed);
-  epoch_.fetch_add(1);  // publishes body_ and pending_
+  const uint32_t epoch = epoch_.fetch_add(1) + 1;  // publishes body_ and pending_
   if (!workers_.empty()) epoch_.notify_all();
   call(0);
+  for (int thread = 1; thread < size(); ++thread) {
+    if (!claim(thread, epoch)) continue;
+    call(thread);
+    pending_.fetch_sub(1);
+  }
   for (uint32_t left = pending_.load(std::memory_order_acquire); left != 0;) {
     left = wait_while(pending_, left);
   }

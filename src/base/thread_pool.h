@@ -3,7 +3,8 @@
 // computes each grain by itself gives the same bits on any number of threads.
 //
 // A barrier costs a few microseconds while loops follow one another closely: idle workers spin for
-// about 40 us before they sleep.
+// about 40 us before they sleep. A worker that the system does not schedule holds nobody up: the
+// caller takes over a share that has not been begun.
 #pragma once
 
 #include <atomic>
@@ -33,9 +34,11 @@ class ThreadPool {
 
   int size() const { return static_cast<int>(errors_.size()); }
 
-  // Calls body(thread) once for every thread in [0, size()), the caller being thread 0, and
-  // returns when all have returned. An exception is rethrown here, that of the lowest thread if
-  // several throw. One caller at a time, and never from inside a body: Fault otherwise.
+  // Calls body(thread) once for every thread in [0, size()) and returns when all have returned.
+  // `thread` names a share and its scratch space: shares run at the same time where cores are
+  // free, else one after another, so a body must not wait for another's. An exception is rethrown
+  // here, that of the lowest thread if several throw. One caller at a time, and never from inside a
+  // body: Fault otherwise.
   void run(FunctionRef<void(int thread)> body);
 
   // Calls body(begin, end, thread) at most once a thread, with ranges that together are [0, n) and
@@ -46,17 +49,24 @@ class ThreadPool {
  private:
   void work(int thread);
   void stop_workers();
+  bool claim(int thread, uint32_t epoch);
   void call(int thread) noexcept;
 
+  // The last epoch in which a share was taken, by its worker or by the caller.
+  struct alignas(64) Share {
+    std::atomic<uint32_t> epoch{0};
+  };
+
   using Body = FunctionRef<void(int)>;
-  const Body* body_ = nullptr;              // of the run in progress
+  const Body* body_ = nullptr;              // of the run in progress; read after a claim only
   std::vector<std::exception_ptr> errors_;  // one a thread
+  std::vector<Share> shares_;
   std::vector<std::thread> workers_;
-  bool stop_ = false;  // read by workers after an epoch, as body_ is
+  std::atomic<bool> stop_{false};
 
   // On lines of their own: workers poll epoch_, the caller polls pending_.
   alignas(64) std::atomic<uint32_t> epoch_{0};    // one up = one run to do
-  alignas(64) std::atomic<uint32_t> pending_{0};  // workers that have not finished it
+  alignas(64) std::atomic<uint32_t> pending_{0};  // shares of it that are not finished
   alignas(64) std::atomic<bool> running_{false};
 };
 

@@ -74,6 +74,16 @@ TEST(ThreadPool, RefusesToRunInsideARun) {
   EXPECT_THROW(ThreadPool(0), Fault);
 }
 
+// More threads than any machine has cores: most shares are taken over by the caller.
+TEST(ThreadPool, EveryShareRunsOnceWhenCoresAreFew) {
+  ThreadPool pool(64);
+  std::vector<int> calls(64);
+  for (int round = 0; round < 500; ++round) {
+    pool.run([&](int thread) { ++calls[static_cast<size_t>(thread)]; });
+  }
+  EXPECT_EQ(calls, std::vector<int>(64, 500));
+}
+
 TEST(ThreadPool, WakesWorkersThatSleep) {
   ThreadPool pool(3);
   for (int round = 0; round < 5; ++round) {
