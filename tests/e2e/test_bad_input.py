@@ -1,0 +1,142 @@
+"""Broken checkpoints and prompts: exit code 2, and a message that says what and where."""
+import json
+import os
+import pathlib
+import shutil
+import struct
+import tempfile
+import unittest
+
+import harness
+
+
+def read(path):
+    """(header, data) of a safetensors file."""
+    raw = pathlib.Path(path).read_bytes()
+    size = struct.unpack("<Q", raw[:8])[0]
+    return json.loads(raw[8:8 + size]), raw[8 + size:]
+
+
+def write(path, header, data):
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    pathlib.Path(path).write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+class BadInput(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.fp8 = os.path.join(cls.folder.name, "fp8")
+        code, _, log = harness.run("quantize", harness.MODEL, "--out", cls.fp8)
+        assert code == 0, log
+
+    def copy(self, source):
+        """A copy whose files may be replaced; links as long as they are not."""
+        target = os.path.join(tempfile.mkdtemp(dir=self.folder.name), "model")
+        shutil.copytree(source, target)
+        return target
+
+    def shard_with(self, model, suffix):
+        """The path of a shard, and the name of a tensor in it that ends so."""
+        for path in sorted(pathlib.Path(model).glob("*.safetensors")):
+            for name in read(path)[0]:
+                if name.endswith(suffix):
+                    return path, name
+        self.fail(f"no tensor ends with {suffix}")
+
+    def refused(self, model, *expected, args=(), prompt=("--prompt", "def")):
+        code, out, log = harness.run("generate", model, *prompt, "--max-tokens", 2, *args)
+        self.assertEqual(code, 2, out + log)
+        for text in expected:
+            self.assertIn(text, log)
+
+    def test_good_ones_run(self):
+        for model in (harness.MODEL, self.fp8):
+            code, _, log = harness.run("generate", model, "--prompt", "def", "--max-tokens", 2)
+            self.assertEqual(code, 0, log)
+
+    def test_truncated(self):
+        model = self.copy(harness.MODEL)
+        path = os.path.join(model, "model-00002-of-00003.safetensors")
+        os.truncate(path, os.path.getsize(path) - 1000)
+        self.refused(model, "model-00002-of-00003.safetensors")
+        os.truncate(path, 5)
+        self.refused(model, "model-00002-of-00003.safetensors", "too short")
+
+    def test_header_of_2_to_the_63(self):
+        model = self.copy(harness.MODEL)
+        path = os.path.join(model, "model-00001-of-00003.safetensors")
+        with open(path, "r+b") as file:
+            file.write(struct.pack("<Q", 1 << 63))
+        self.refused(model, "model-00001-of-00003.safetensors", "9223372036854775808")
+
+    def test_overlap(self):
+        model = self.copy(harness.MODEL)
+        path = os.path.join(model, "model-00003-of-00003.safetensors")
+        header, data = read(path)
+        names = sorted((n for n in header if n != "__metadata__"),
+                       key=lambda n: header[n]["data_offsets"])
+        first, second = next((a, b) for a, b in zip(names, names[1:])
+                             if header[a]["shape"] == header[b]["shape"])
+        header[second]["data_offsets"] = header[first]["data_offsets"]
+        write(path, header, data)
+        self.refused(model, "model-00003-of-00003.safetensors", second)
+
+    def test_missing_shard(self):
+        model = self.copy(harness.MODEL)
+        os.remove(os.path.join(model, "model-00002-of-00003.safetensors"))
+        self.refused(model, "missing", "model-00002-of-00003.safetensors")
+
+    def test_scale_of_the_wrong_shape(self):
+        model = self.copy(self.fp8)
+        path, name = self.shard_with(model, "q_a_proj.weight_scale")
+        header, data = read(path)
+        header[name]["shape"] = header[name]["shape"][::-1] + [1]
+        write(path, header, data)
+        self.refused(model, "scale", "q_a_proj")
+
+    def test_ignored_layer_with_fp8_bytes(self):
+        model = self.copy(self.fp8)
+        path = os.path.join(model, "config.json")
+        config = json.loads(pathlib.Path(path).read_text())
+        config["quantization_config"]["ignore"].append("re:.*o_proj$")
+        pathlib.Path(path).write_text(json.dumps(config))
+        self.refused(model, "ignore", "o_proj")
+
+    def test_layer_without_its_scale(self):
+        model = self.copy(self.fp8)
+        path, name = self.shard_with(model, "o_proj.weight_scale")
+        header, data = read(path)
+        header[name + "_gone"] = header.pop(name)
+        write(path, header, data)
+        index = pathlib.Path(model, "model.safetensors.index.json")
+        if index.exists():
+            index.write_text(index.read_text().replace(f'"{name}"', f'"{name}_gone"'))
+        self.refused(model, "no scale", name.removesuffix("_scale"))
+
+    def test_unknown_architecture(self):
+        model = self.copy(harness.MODEL)
+        path = pathlib.Path(model, "config.json")
+        path.write_text(path.read_text().replace("DeepseekV3ForCausalLM", "MysteryForCausalLM")
+                        .replace("deepseek_v3", "mystery"))
+        self.refused(model, "MysteryForCausalLM", "config.json")
+
+    def test_prompts(self):
+        prompts = os.path.join(self.folder.name, "prompts.json")
+        for content, expected in (({"empty": []}, ["no tokens", "empty"]),
+                                  ({"long": "word " * 30000}, ["8192", "long"]),
+                                  ({"odd": [9999]}, ["9999", "odd"])):
+            pathlib.Path(prompts).write_text(json.dumps(content))
+            self.refused(harness.MODEL, *expected, prompt=("--prompt-file", prompts))
+
+    def test_no_model(self):
+        self.refused(os.path.join(self.folder.name, "nowhere"), "nowhere")
+        code, _, log = harness.run("serve", os.path.join(self.folder.name, "nowhere"),
+                                   "--port", 0)
+        self.assertEqual(code, 2, log)
+
+
+if __name__ == "__main__":
+    unittest.main()
