@@ -71,13 +71,13 @@ CpuCaps caps_for(const CpuOptions& options, CpuCaps found) {
     caps.avx512_bf16 = false;
   } else if (wanted != "auto" && wanted != "exact" && wanted != "avx512") {
     throw Error({.what = "unknown set of CPU kernels",
-                 .where = "--cpu-kernels",
+                 .where = "--kernels",
                  .value = wanted,
                  .accepted = "auto, exact, portable, avx2, avx512"});
   }
   if ((wanted == "avx512" && !caps.avx512_bf16) || (wanted == "avx2" && !caps.avx2)) {
     throw Error({.what = "this processor cannot run the kernels asked for",
-                 .where = "--cpu-kernels",
+                 .where = "--kernels",
                  .value = wanted,
                  .accepted = fmt::format("this processor has {}", name_of(found)),
                  .fix = "use auto"});
