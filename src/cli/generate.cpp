@@ -78,7 +78,7 @@ struct Prompt {
 // One value of a prompt file.
 std::vector<int32_t> read_prompt(const OpenModel& open, const OrderedJson& value,
                                  const std::string& where) {
-  if (value.is_string()) return open.tokenizer().encode(value.get<std::string>());
+  if (value.is_string()) return open.encode(value.get<std::string>(), where);
   const auto refuse = [&](const OrderedJson& found) {
     throw Error({.what = "a prompt is a text, or an array of token ids of this model",
                  .where = where,
@@ -102,7 +102,7 @@ std::vector<Prompt> read_prompts(const GenerateOptions& o, const OpenModel& open
     throw Error({.what = "one of --prompt and --prompt-file is needed",
                  .value = o.prompt ? "both" : "neither"});
   }
-  if (o.prompt) return {{"prompt", open.tokenizer().encode(*o.prompt)}};
+  if (o.prompt) return {{"prompt", open.encode(*o.prompt, "--prompt")}};
   const auto json = parse_json_file<OrderedJson>(o.prompt_file);
   if (!json.is_object() && !json.is_array()) {
     throw Error({.what = "a prompt file is an object of name -> prompt, or an array of prompts",

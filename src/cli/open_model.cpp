@@ -156,6 +156,19 @@ const text::Tokenizer& OpenModel::tokenizer() const {
   return *tokenizer_;
 }
 
+std::vector<int32_t> OpenModel::encode(const std::string& text, const std::string& where) const {
+  std::vector<int32_t> ids = tokenizer().encode(text);
+  for (const int32_t id : ids) {
+    if (id < config_.vocab) continue;
+    throw Error({.what = "the tokenizer has more tokens than the model's embedding",
+                 .where = where,
+                 .value = fmt::format("token {}, '{}'", id, tokenizer().token_bytes(id)),
+                 .accepted = fmt::format("tokens 0 to {}", config_.vocab - 1),
+                 .fix = "check that tokenizer.json belongs to this model"});
+  }
+  return ids;
+}
+
 const model::Model& OpenModel::load(ops::Backend& backend, int64_t max_tokens) {
   load_.max_positions = max_tokens > 0 ? max_tokens : max_model_len();
   model_ = model::load_model(config_, source_, backend, load_);

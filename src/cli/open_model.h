@@ -64,6 +64,8 @@ class OpenModel {
   bool has_tokenizer() const { return tokenizer_.has_value(); }
   // Error if the model has none.
   const text::Tokenizer& tokenizer() const;
+  // The ids of a text. Error, naming `where`, if the model's embedding does not have one of them.
+  std::vector<int32_t> encode(const std::string& text, const std::string& where) const;
   // Moves it out, for owners that outlive this.
   std::optional<text::Tokenizer> take_tokenizer() { return std::move(tokenizer_); }
 

@@ -54,6 +54,16 @@ std::vector<Ids> encode_all(const CompletionContext& context, const CompletionRe
                                              {.add_special_tokens = request.add_special}));
     }
   }
+  for (const Ids& ids : all) {
+    for (const int32_t id : ids) {
+      if (id >= 0 && id < context.served.vocab) continue;
+      throw ApiError(400,
+                     fmt::format("the prompt holds token {}, and the model knows 0 to {} only: its "
+                                 "tokenizer has more tokens than its embedding",
+                                 id, context.served.vocab - 1),
+                     "BadRequestError", "prompt");
+    }
+  }
   return all;
 }
 

@@ -19,19 +19,6 @@ size_t aligned(size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// Memory that the system can still give without swapping, in bytes; the largest number if it does
-// not say. Linux promises more than it has and kills a process that uses the promise, so what is
-// asked for is compared with this first.
-size_t available_memory() {
-  std::ifstream meminfo("/proc/meminfo");
-  std::string line;
-  while (std::getline(meminfo, line)) {
-    unsigned long long kib = 0;
-    if (std::sscanf(line.c_str(), "MemAvailable: %llu kB", &kib) == 1) return kib * 1024;
-  }
-  return std::numeric_limits<size_t>::max();
-}
-
 void unmap(void* data, size_t bytes, Device) {
   munmap(data, bytes);
 }
@@ -60,11 +47,21 @@ Tensor Buffer::tensor(DType type, Shape shape, size_t offset) const {
   return Tensor(static_cast<char*>(data_) + offset, type, shape, device_);
 }
 
+size_t available_host_memory() {
+  std::ifstream meminfo("/proc/meminfo");
+  std::string line;
+  while (std::getline(meminfo, line)) {
+    unsigned long long kib = 0;
+    if (std::sscanf(line.c_str(), "MemAvailable: %llu kB", &kib) == 1) return kib * 1024;
+  }
+  return std::numeric_limits<size_t>::max();
+}
+
 Buffer host_buffer(size_t bytes) {
   const size_t size = std::max<size_t>(bytes, 1);
   constexpr size_t small = size_t{1} << 20;  // not worth the look
   void* data = MAP_FAILED;
-  if (size < small || size < available_memory()) {
+  if (size < small || size < available_host_memory()) {
     data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   }
   if (data == MAP_FAILED) {

@@ -34,6 +34,11 @@ class Buffer {
   Free free_ = nullptr;
 };
 
+// Bytes that the system can still give without swapping; the largest number if it does not say.
+// Linux promises more than it has and kills a process that uses the promise, so host_buffer compares
+// with this first.
+size_t available_host_memory();
+
 // Host memory, 64-byte aligned, zeroed lazily by the kernel. Error if there is not enough.
 Buffer host_buffer(size_t bytes);
 

@@ -1,0 +1,122 @@
+#include "ops/op_types.h"
+
+#include <gtest/gtest.h>
+
+#include "ops/kernel_choice.h"
+#include "ops/kv_layout.h"
+#include "ops/null_backend.h"
+
+namespace octet::ops {
+namespace {
+
+TEST(KvLayoutTest, BytesOfABlockCountScales) {
+  KvLayout layout;
+  layout.block_tokens = 16;
+  KvLayerFormat mla{.kind = KvLayerFormat::Kind::mla, .kv_lora = 512, .rope_dim = 64};
+  mla.type = DType::e4m3;
+  layout.layers = {mla};
+  // The public layout of DeepSeek: 512 codes, 4 scales, 64 rope values of 16 bits.
+  EXPECT_EQ(layout.bytes_per_token(), 656);
+  layout.layers[0].scale = ScaleType::unit;
+  EXPECT_EQ(layout.bytes_per_token(), 640);
+  layout.layers[0].type = DType::bf16;
+  EXPECT_EQ(layout.bytes_per_token(), 1152);
+
+  KvLayerFormat gqa{.kind = KvLayerFormat::Kind::gqa, .kv_heads = 8, .head_dim = 128};
+  gqa.type = DType::e4m3;
+  layout.layers.assign(32, gqa);
+  // 64 KiB a token for Llama-3-8B, and 64 bytes of scales a block and layer.
+  EXPECT_EQ(layout.bytes_per_block(), 16 * 65536 + 32 * 64);
+  for (KvLayerFormat& layer : layout.layers) layer.block_groups = true;
+  EXPECT_EQ(layout.bytes_per_block(), 16 * 65536 + 32 * 128);
+}
+
+TEST(LinearTest, BytesAreThoseOfCodesAndScales) {
+  uint8_t memory[1];
+  Linear linear;
+  EXPECT_FALSE(linear);
+  linear.plain = Tensor(memory, DType::bf16, {3, 5});
+  EXPECT_TRUE(linear);
+  EXPECT_EQ(linear.bytes(), 30);
+  linear.plain = {};
+  linear.quant = {Tensor(memory, DType::e4m3, {3, 5}),
+                  Tensor(memory, DType::f32, {3, 1}),
+                  {Fp8::e4m3, grids::row, ScaleType::f32}};
+  linear.bias = Tensor(memory, DType::f32, {3});
+  EXPECT_EQ(linear.bytes(), 15 + 12 + 12);
+}
+
+TEST(OpDescTest, PrintsShapesAndFormats) {
+  OpDesc desc{.op = "linear", .m = 1, .n = 2048, .k = 512};
+  EXPECT_EQ(to_string(desc), "linear m=1 n=2048 k=512 w=bf16 x=bf16");
+  desc.weight_format = QuantFormat{Fp8::e4m3, grids::block128, ScaleType::f32};
+  desc.input_format = QuantFormat{Fp8::e4m3, grids::group128, ScaleType::f32};
+  EXPECT_EQ(to_string(desc), "linear m=1 n=2048 k=512 w=e4m3[128x128]f32 x=e4m3[1x128]f32");
+}
+
+// A default body is the specification of a fused op: it must call its parts, in order.
+class Recorder final : public Backend {
+ public:
+  std::vector<std::string> calls;
+  const BackendInfo& info() const override { return info_; }
+  Buffer alloc(size_t, const std::string&) override { return {}; }
+  void copy(const Tensor&, const Tensor&) override {}
+  void fill(const Tensor&, uint8_t) override {}
+  void sync() override {}
+  Choice choose(const OpDesc&) const override { return {}; }
+  void embed(const Tensor&, const Tensor&, const Tensor&) override {}
+  void add(const Tensor&, const Tensor&, const Tensor&) override { calls.emplace_back("add"); }
+  void gather_rows(const Tensor&, const Tensor&, const Tensor&) override {}
+  void rms_norm(const Tensor&, const NormWeight&, const Activation&) override {
+    calls.emplace_back("rms_norm");
+  }
+  void quantize(const Tensor&, const QuantTensor&, const Tensor&) override {}
+  void silu_mul(const Tensor&, const Tensor&, const Activation&) override {}
+  void rope(const Tensor&, const RopeTable&, const Tensor&) override {}
+  void linear(const Activation&, const Linear& w, const Tensor&) override {
+    calls.push_back("linear " + w.name);
+  }
+  void head_linear(const Tensor&, const Linear&, const Tensor&) override {}
+  void kv_write(const Tensor&, const Tensor&, const GqaCache&, const Batch&) override {}
+  void attention(const Tensor&, const GqaCache&, const Batch&, const AttentionSpec&, const Tensor&,
+                 const Tensor&) override {}
+  void mla_kv_write(const Tensor&, const Tensor&, const MlaCache&, const Batch&) override {}
+  void mla_absorb(const Tensor&, const Linear&, int64_t, const Tensor&) override {}
+  void mla_attention(const Tensor&, const Tensor&, const MlaCache&, const Batch&,
+                     const AttentionSpec&, const Tensor&, const Tensor&) override {}
+  void mla_expand(const Tensor&, const Linear&, int64_t, const Tensor&) override {}
+  void moe_route(const Tensor&, const Tensor&, const RouterSpec&, const Routing&) override {}
+  void moe_experts(const Activation&, const Routing&, std::span<const GatedMlp>,
+                   const Tensor&) override {}
+  void sample(const Tensor&, std::span<const SampleRow>, const SampleResult&) override {}
+
+ private:
+  BackendInfo info_;
+};
+
+TEST(BackendTest, DefaultBodiesCallTheirParts) {
+  Recorder recorder;
+  Backend& backend = recorder;
+  backend.add_rms_norm({}, {}, {}, {});
+  Linear q, k;
+  q.name = "q";
+  k.name = "k";
+  const Linear* const weights[] = {&q, &k};
+  const Tensor outs[2] = {};
+  backend.linear_group({}, weights, outs);
+  bool ran = false;
+  backend.run_step(7, [&] { ran = true; });
+  EXPECT_TRUE(ran);
+  EXPECT_EQ(recorder.calls, (std::vector<std::string>{"add", "rms_norm", "linear q", "linear k"}));
+  EXPECT_THROW(backend.linear_group({}, weights, std::span(outs, 1)), Fault);
+}
+
+TEST(NullBackendTest, GivesAddressesThatNobodyOwns) {
+  NullBackend nowhere;
+  const Buffer buffer = nowhere.alloc(size_t{1} << 50, "anything");
+  EXPECT_NE(buffer.data(), nullptr);
+  EXPECT_EQ(buffer.bytes(), size_t{1} << 50);
+}
+
+}  // namespace
+}  // namespace octet::ops
