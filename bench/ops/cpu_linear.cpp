@@ -6,7 +6,7 @@
 // neither for nor against a kernel; --wall changes that.
 //
 //   octet_bench_ops [--m 1,4,16,512] [--w fp8,block,bf16] [--kernel NAME] [--threads N]
-//                   [--rounds N] [--shape NxK] [--wall]
+//                   [--rounds N] [--shape NxK] [--wall] [--hot]
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -28,7 +28,7 @@ struct Options {
   std::vector<std::string> w{"fp8", "block", "bf16"};
   std::string kernel, shape;
   int threads = default_thread_count(), rounds = 7;
-  bool wall = false;
+  bool wall = false, hot = false;
 };
 
 // Seconds by the clock on the wall, or processor time of all threads over their number.
@@ -86,7 +86,7 @@ struct Weights {
 
 void bench(const Options& options, const KernelContext& context, const ReadProbe& probe,
            const std::string& form, int64_t n, int64_t k) {
-  const Weights weights(form, n, k, size_t{1} << 30);
+  const Weights weights(form, n, k, options.hot ? 1 : size_t{1} << 30);
   const ops::Linear& first = weights.copies.front();
   std::span<const LinearRow> rows = n > 100000 ? fast_head_rows() : fast_linear_rows();
   for (const int64_t m : options.m) {
@@ -149,6 +149,7 @@ int main(int argc, char** argv) {
   app.add_option("--shape", options.shape, "only this shape: NxK");
   app.add_option("--threads", options.threads);
   app.add_option("--rounds", options.rounds);
+  app.add_flag("--hot", options.hot, "one weight, again and again: from cache if it fits");
   app.add_flag("--wall", options.wall, "rates by the clock on the wall");
   CLI11_PARSE(app, argc, argv);
 

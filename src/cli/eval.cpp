@@ -47,8 +47,8 @@ struct Cut {
 };
 
 Cut cut_text(const EvalOptions& o, const OpenModel& open) {
-  std::vector<int32_t> ids = open.tokenizer().encode(
-      read_text(o.text), {.add_special_tokens = false, .parse_special = false});
+  std::vector<int32_t> ids =
+      open.encode(read_text(o.text), o.text, {.add_special_tokens = false, .parse_special = false});
   if (o.max_tokens > 0 && static_cast<size_t>(o.max_tokens) < ids.size()) {
     ids.resize(static_cast<size_t>(o.max_tokens));
   }

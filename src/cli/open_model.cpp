@@ -156,8 +156,9 @@ const text::Tokenizer& OpenModel::tokenizer() const {
   return *tokenizer_;
 }
 
-std::vector<int32_t> OpenModel::encode(const std::string& text, const std::string& where) const {
-  std::vector<int32_t> ids = tokenizer().encode(text);
+std::vector<int32_t> OpenModel::encode(const std::string& text, const std::string& where,
+                                       const text::EncodeOptions& options) const {
+  std::vector<int32_t> ids = tokenizer().encode(text, options);
   for (const int32_t id : ids) {
     if (id < config_.vocab) continue;
     throw Error({.what = "the tokenizer has more tokens than the model's embedding",

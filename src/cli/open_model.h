@@ -65,7 +65,8 @@ class OpenModel {
   // Error if the model has none.
   const text::Tokenizer& tokenizer() const;
   // The ids of a text. Error, naming `where`, if the model's embedding does not have one of them.
-  std::vector<int32_t> encode(const std::string& text, const std::string& where) const;
+  std::vector<int32_t> encode(const std::string& text, const std::string& where,
+                              const text::EncodeOptions& options = {}) const;
   // Moves it out, for owners that outlive this.
   std::optional<text::Tokenizer> take_tokenizer() { return std::move(tokenizer_); }
 

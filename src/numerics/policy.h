@@ -61,8 +61,8 @@ const PolicyRow& resolve(const Policy& policy, Role role, std::string_view modul
 // Globs:
 // `*` is any run of characters, dots included, `?` exactly one. Throws Error naming file, row and
 // key; also for a calibrated input that is not per tensor, and a role that has no FP8 form (norm,
-// bias, router_bias, embedding, lm_head). An FP8 input on a 16-bit weight measures what the input alone
-// costs; a router is FP8 only by a row with its role.
+// bias, router_bias, embedding, lm_head). An FP8 input on a 16-bit weight measures what the input
+// alone costs; a router is FP8 only by a row with its role.
 std::vector<PolicyRow> read_policy_file(const std::string& path);
 
 }  // namespace octet

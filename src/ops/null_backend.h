@@ -8,7 +8,10 @@ namespace octet::ops {
 
 class NullBackend final : public Backend {
  public:
-  explicit NullBackend(Device device = {}) { info_.name = "null"; info_.device = device; }
+  explicit NullBackend(Device device = {}) {
+    info_.name = "null";
+    info_.device = device;
+  }
 
   const BackendInfo& info() const override { return info_; }
   // An address that nobody may touch.

@@ -35,8 +35,8 @@ class Buffer {
 };
 
 // Bytes that the system can still give without swapping; the largest number if it does not say.
-// Linux promises more than it has and kills a process that uses the promise, so host_buffer compares
-// with this first.
+// Linux promises more than it has and kills a process that uses the promise, so host_buffer
+// compares with this first.
 size_t available_host_memory();
 
 // Host memory, 64-byte aligned, zeroed lazily by the kernel. Error if there is not enough.

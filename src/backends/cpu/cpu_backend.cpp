@@ -1,8 +1,10 @@
 #include "backends/cpu/cpu_backend.h"
 
-#include <unistd.h>
+#include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "backends/cpu/kernels/checks.h"
 #include "backends/cpu/kernels/exact_ops.h"
@@ -11,10 +13,6 @@
 
 namespace octet::cpu {
 namespace {
-
-int64_t free_memory() {
-  return static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-}
 
 CpuCaps caps_of(const CpuOptions& options, const ThreadPool& threads) {
   CpuCaps caps = caps_for(options, detect_caps());
@@ -40,7 +38,9 @@ ops::OpDesc describe(const char* op, const ops::Activation& x, const ops::Linear
   desc.n = w.out;
   desc.k = w.in;
   describe_weight(w, desc);
-  desc.activation = x.plain ? x.plain.type : DType::bf16;
+  // A product of codes does not depend on what else is at hand.
+  const bool plain = x.plain && (!w.input || desc.op != "linear");
+  desc.activation = plain ? x.plain.type : DType::bf16;
   return desc;
 }
 
@@ -146,7 +146,8 @@ CpuBackend::CpuBackend(CpuOptions options)
   info_.name =
       fmt::format("cpu {}, {} thread{}", options_.kernels == "exact" ? "exact" : name_of(caps_),
                   threads_.size(), threads_.size() == 1 ? "" : "s");
-  info_.memory_bytes = free_memory();
+  info_.memory_bytes = static_cast<int64_t>(
+      std::min<size_t>(available_host_memory(), std::numeric_limits<int64_t>::max()));
 }
 
 Buffer CpuBackend::alloc(size_t bytes, const std::string& what) {
@@ -243,8 +244,8 @@ void CpuBackend::linear(const ops::Activation& x, const ops::Linear& w, const Te
   if (x.rows() == 0) return;
   const ops::Activation form = input_form(context_, x, w, kInputSlot);
   check_linear("linear", form, w, out);
-  pick(tables_.linear, describe("linear", form, w), caps_, pin("linear"))
-      .row->launch(context_, form, w, out);
+  linear_(tables_.linear, describe("linear", form, w), caps_, pin("linear"))
+      .launch(context_, form, w, out);
 }
 
 // One quantization of the input serves all linears that want the same format.
@@ -267,8 +268,8 @@ void CpuBackend::head_linear(const Tensor& x, const ops::Linear& w, const Tensor
                 {{"x", x}, {"w", w.plain}, {"out", out}});
   }
   check_linear("head_linear", x, w, out);
-  pick(tables_.head_linear, describe("head_linear", x, w), caps_, pin("head_linear"))
-      .row->launch(context_, x, w, out);
+  head_linear_(tables_.head_linear, describe("head_linear", x, w), caps_, pin("head_linear"))
+      .launch(context_, x, w, out);
 }
 
 void CpuBackend::attention(const Tensor& q, const ops::GqaCache& cache, const ops::Batch& batch,
@@ -278,25 +279,26 @@ void CpuBackend::attention(const Tensor& q, const ops::GqaCache& cache, const op
   // One scale a block and head, whichever way it was chosen.
   const QuantFormat format{
       fp8_of(cache.k.type), {0, static_cast<int32_t>(q.cols())}, ScaleType::f32};
-  pick(tables_.attention, describe_attention("attention", q, cache.k, format, spec), caps_,
-       pin("attention"))
-      .row->launch(context_, q, cache, batch, spec, out, lse);
+  attention_(tables_.attention, describe_attention("attention", q, cache.k, format, spec), caps_,
+             pin("attention"))
+      .launch(context_, q, cache, batch, spec, out, lse);
 }
 
 void CpuBackend::mla_absorb(const Tensor& q, const ops::Linear& kv_b, int64_t nope,
                             const Tensor& out) {
   check_mla_product("mla_absorb", q, kv_b, nope, out);
   if (q.shape[0] == 0) return;
-  pick(tables_.mla_absorb, describe_product("mla_absorb", q, kv_b), caps_, pin("mla_absorb"))
-      .row->launch(context_, q, kv_b, nope, out);
+  mla_absorb_(tables_.mla_absorb, describe_product("mla_absorb", q, kv_b), caps_, pin("mla_absorb"))
+      .launch(context_, q, kv_b, nope, out);
 }
 
 void CpuBackend::mla_expand(const Tensor& o_latent, const ops::Linear& kv_b, int64_t nope,
                             const Tensor& out) {
   check_mla_product("mla_expand", o_latent, kv_b, nope, out);
   if (o_latent.shape[0] == 0) return;
-  pick(tables_.mla_expand, describe_product("mla_expand", o_latent, kv_b), caps_, pin("mla_expand"))
-      .row->launch(context_, o_latent, kv_b, nope, out);
+  mla_expand_(tables_.mla_expand, describe_product("mla_expand", o_latent, kv_b), caps_,
+              pin("mla_expand"))
+      .launch(context_, o_latent, kv_b, nope, out);
 }
 
 void CpuBackend::mla_attention(const Tensor& q_latent, const Tensor& q_pe,
@@ -305,10 +307,10 @@ void CpuBackend::mla_attention(const Tensor& q_latent, const Tensor& q_pe,
                                const Tensor& lse) {
   if (batch.rows == 0) return;
   check_mla_attention(q_latent, q_pe, cache, batch, out, lse);
-  pick(tables_.mla_attention,
-       describe_attention("mla_attention", q_latent, cache.latent, cache.format, spec), caps_,
-       pin("mla_attention"))
-      .row->launch(context_, q_latent, q_pe, cache, batch, spec, out, lse);
+  mla_attention_(tables_.mla_attention,
+                 describe_attention("mla_attention", q_latent, cache.latent, cache.format, spec),
+                 caps_, pin("mla_attention"))
+      .launch(context_, q_latent, q_pe, cache, batch, spec, out, lse);
 }
 
 void CpuBackend::moe_experts(const ops::Activation& x, const ops::Routing& routing,
@@ -316,8 +318,7 @@ void CpuBackend::moe_experts(const ops::Activation& x, const ops::Routing& routi
   if (x.rows() == 0) return;
   check_moe(x, routing, experts, out);
   const ops::OpDesc desc = describe("moe_experts", x, experts[0].gate);
-  pick(tables_.moe, desc, caps_, pin("moe_experts"))
-      .row->launch(context_, x, routing, experts, out);
+  moe_(tables_.moe, desc, caps_, pin("moe_experts")).launch(context_, x, routing, experts, out);
 }
 
 }  // namespace octet::cpu

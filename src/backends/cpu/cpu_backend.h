@@ -67,6 +67,11 @@ class CpuBackend final : public ops::Backend {
   ThreadPool threads_;
   KernelContext context_;
   Tables tables_;
+  PickCache<LinearRow> linear_, head_linear_;
+  PickCache<MoeRow> moe_;
+  PickCache<AttentionRow> attention_;
+  PickCache<MlaAttentionRow> mla_attention_;
+  PickCache<MlaProductRow> mla_absorb_, mla_expand_;
   ops::BackendInfo info_;
 };
 

@@ -20,7 +20,9 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "backends/cpu/kernels/kernel.h"
@@ -106,5 +108,28 @@ Picked<Row> pick(const std::vector<Row>& rows, const ops::OpDesc& desc, const Cp
   }
   return picked;
 }
+
+// Remembers what pick() said: it looks at every row and writes down every reason, which is too much
+// for each op of each step. One a table and backend, as neither caps nor pins change.
+template <typename Row>
+class PickCache {
+ public:
+  const Row& operator()(const std::vector<Row>& rows, const ops::OpDesc& desc, const CpuCaps& caps,
+                        const std::string& pin) {
+    const Key key{desc.m,           desc.n,          desc.k,
+                  desc.weight,      desc.activation, desc.weight_format,
+                  desc.input_format};
+    const auto found = picked_.find(key);
+    if (found != picked_.end()) return *found->second;
+    const Row* const row = pick(rows, desc, caps, pin).row;
+    picked_.emplace(key, row);
+    return *row;
+  }
+
+ private:
+  using Key = std::tuple<int64_t, int64_t, int64_t, DType, DType, std::optional<QuantFormat>,
+                         std::optional<QuantFormat>>;
+  std::map<Key, const Row*> picked_;
+};
 
 }  // namespace octet::cpu

@@ -62,14 +62,14 @@ using AttentionRow = KernelRow<AttentionLaunch>;
 using MlaAttentionRow = KernelRow<MlaAttentionLaunch>;
 
 // The tables, each in its own file: exact rows are the reference, fast rows are held to them.
-std::span<const LinearRow> exact_linear_rows();         // kernels/exact_linear.cpp
-std::span<const MoeRow> exact_moe_rows();               // kernels/exact_moe.cpp
-std::span<const AttentionRow> exact_attention_rows();   // kernels/exact_attention.cpp
+std::span<const LinearRow> exact_linear_rows();        // kernels/exact_linear.cpp
+std::span<const MoeRow> exact_moe_rows();              // kernels/exact_moe.cpp
+std::span<const AttentionRow> exact_attention_rows();  // kernels/exact_attention.cpp
 std::span<const MlaAttentionRow> exact_mla_attention_rows();
-std::span<const LinearRow> fast_linear_rows();          // kernels/fast_linear.cpp
-std::span<const LinearRow> fast_head_rows();            // kernels/fast_head.cpp: 16-bit head, f32 out
-std::span<const MoeRow> fast_moe_rows();                // kernels/fast_moe.cpp
-std::span<const AttentionRow> fast_attention_rows();    // kernels/fast_attention.cpp
+std::span<const LinearRow> fast_linear_rows();        // kernels/fast_linear.cpp
+std::span<const LinearRow> fast_head_rows();          // kernels/fast_head.cpp: 16-bit head, f32 out
+std::span<const MoeRow> fast_moe_rows();              // kernels/fast_moe.cpp
+std::span<const AttentionRow> fast_attention_rows();  // kernels/fast_attention.cpp
 std::span<const MlaAttentionRow> fast_mla_attention_rows();  // kernels/fast_mla_attention.cpp
 
 }  // namespace octet::cpu
