@@ -34,9 +34,33 @@ namespace fs = std::filesystem;
 fs::path normal(const fs::path& target) {
   fs::path path = fs::absolute(target).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
-  if (!path.has_filename())
+  if (target.empty() || !path.has_filename())
     refuse("cannot write there", target, "not the name of a file or folder");
   return path;
+}
+
+// The file that `path` leads to, so that a rename replaces it and not the link. Stops at a link of
+// /proc, which stands for an open descriptor (/dev/stdout) and may lead to no name at all.
+fs::path follow_links(fs::path path) {
+  constexpr int kMostLinks = 40;  // the kernel's limit
+  std::error_code error;
+  for (int links = 0; fs::is_symlink(path, error); ++links) {
+    if (links == kMostLinks) refuse("cannot write there", path, std::strerror(ELOOP));
+    const fs::path folder = fs::canonical(path.parent_path(), error);
+    if (folder.native().starts_with("/proc/")) break;
+    const fs::path next = fs::read_symlink(path, error);
+    if (error) refuse("cannot write there", path, error.message());
+    path = normal(folder / next);
+  }
+  return path;
+}
+
+// A device, a pipe or an open descriptor: it stays what it is and takes the bytes as they come.
+bool is_stream(const fs::path& target) {
+  std::error_code ignored;
+  if (fs::is_symlink(target, ignored)) return true;  // of /proc: see follow_links
+  const fs::file_status status = fs::status(target, ignored);
+  return fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status);
 }
 
 fs::path partial_of(const fs::path& target) {
@@ -85,18 +109,29 @@ void rename_to(const fs::path& from, const fs::path& to, Overwrite overwrite) {
 
 }  // namespace
 
+void check_file_target(const fs::path& target, Overwrite overwrite) {
+  check_target(follow_links(normal(target)), overwrite, false);
+}
+
 AtomicFile::AtomicFile(fs::path target, Overwrite overwrite)
-    : target_(normal(target)), partial_(partial_of(target_)), overwrite_(overwrite) {
+    : target_(follow_links(normal(target))), overwrite_(overwrite) {
   check_target(target_, overwrite_, false);
-  make_parents(target_);
-  fd_ = open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (is_stream(target_)) {
+    fd_ = open(target_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  } else {
+    make_parents(target_);
+    partial_ = partial_of(target_);
+    // Removed, not reused: it may be a link to someone's file.
+    unlink(partial_.c_str());
+    fd_ = open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  }
   if (fd_ < 0) refuse_errno("cannot write a file", target_);
 }
 
 AtomicFile::~AtomicFile() {
   if (fd_ < 0) return;
   close(fd_);
-  unlink(partial_.c_str());
+  if (!partial_.empty()) unlink(partial_.c_str());
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
@@ -111,6 +146,10 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 
 void AtomicFile::commit() {
   invariant(fd_ >= 0, "AtomicFile committed twice");
+  if (partial_.empty()) {
+    if (close(std::exchange(fd_, -1)) != 0) refuse_errno("cannot write a file", target_);
+    return;
+  }
   if (fsync(fd_) != 0) refuse_errno("cannot flush to the disk", target_);
   rename_to(partial_, target_, overwrite_);
   close(std::exchange(fd_, -1));

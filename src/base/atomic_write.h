@@ -13,6 +13,11 @@ namespace octet {
 
 enum class Overwrite { refuse, replace };
 
+// Throws Error if AtomicFile would refuse the target: for work that takes long before it writes.
+void check_file_target(const std::filesystem::path& target, Overwrite overwrite);
+
+// A target that is a symbolic link stands for the file it leads to. A device, a pipe and
+// /dev/stdout cannot be replaced: they get each write() at once.
 class AtomicFile {
  public:
   // Creates missing parent folders. Throws Error if the target exists and may not be replaced, if
@@ -30,7 +35,7 @@ class AtomicFile {
   void commit();
 
  private:
-  std::filesystem::path target_, partial_;
+  std::filesystem::path target_, partial_;  // no partial_: written directly
   Overwrite overwrite_;
   int fd_ = -1;
 };

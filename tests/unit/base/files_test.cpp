@@ -1,11 +1,14 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <functional>
+#include <string>
 
 #include "base/atomic_write.h"
 #include "base/error.h"
@@ -101,6 +104,71 @@ TEST(AtomicFile, ReplacesOnlyWhenTold) {
   EXPECT_EQ(slurp(dir / "b"), "someone else's");
   EXPECT_THAT(error_of([&] { AtomicFile file(dir.path()); }), HasSubstr("is a folder"));
   EXPECT_THAT(error_of([&] { AtomicFile file("/"); }), HasSubstr("not the name"));
+}
+
+void replace(const fs::path& target, const std::string& text) {
+  AtomicFile file(target, Overwrite::replace);
+  file.write(text);
+  file.commit();
+}
+
+TEST(AtomicFile, ReplacesWhatALinkLeadsTo) {
+  const TempDir dir;
+  fs::create_directory(dir / "sub");
+  dir.file("sub/real", "old");
+  fs::create_symlink("sub/real", dir / "one");
+  fs::create_symlink("one", dir / "two");
+  replace(dir / "two", "new");
+  EXPECT_EQ(slurp(dir / "sub/real"), "new");
+  EXPECT_TRUE(fs::is_symlink(dir / "one"));
+  EXPECT_TRUE(fs::is_symlink(dir / "two"));
+
+  fs::create_symlink("sub/later", dir / "dangling");
+  replace(dir / "dangling", "made");
+  EXPECT_EQ(slurp(dir / "sub/later"), "made");
+  EXPECT_TRUE(fs::is_symlink(dir / "dangling"));
+
+  fs::create_symlink("loop", dir / "loop");
+  EXPECT_THAT(error_of([&] { replace(dir / "loop", "x"); }), HasSubstr("levels of symbolic links"));
+  fs::create_symlink("sub", dir / "folder");
+  EXPECT_THAT(error_of([&] { replace(dir / "folder", "x"); }), HasSubstr("is a folder"));
+  EXPECT_THAT(error_of([&] { check_file_target(dir / "folder", Overwrite::replace); }),
+              HasSubstr("is a folder"));
+}
+
+TEST(AtomicFile, DevicesAndPipesStayWhatTheyAre) {
+  const TempDir dir;
+  // By its descriptor, lest a fault here costs the machine its /dev/full.
+  const int full = open("/dev/full", O_WRONLY);
+  EXPECT_THAT(error_of([&] { replace("/dev/fd/" + std::to_string(full), "x"); }),
+              HasSubstr("No space left"));
+  close(full);
+
+  const fs::path fifo = dir / "fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const int reader = open(fifo.c_str(), O_RDONLY | O_NONBLOCK);
+  replace(fifo, "piped");
+  char got[8] = {};
+  EXPECT_EQ(read(reader, got, sizeof got), 5);
+  EXPECT_STREQ(got, "piped");
+  close(reader);
+  EXPECT_TRUE(fs::is_fifo(fifo));
+
+  // A descriptor, as /dev/stdout is: what its file holds already stays.
+  const int log = open(dir.file("log", "before ").c_str(), O_WRONLY);
+  replace("/dev/fd/" + std::to_string(log), "after");
+  close(log);
+  EXPECT_EQ(slurp(dir / "log"), "before after");
+}
+
+TEST(AtomicFile, WritesThroughNoLinkThatLiesInItsWay) {
+  const TempDir dir;
+  dir.file("precious", "keep");
+  fs::create_symlink("precious", dir / ".a.partial");
+  replace(dir / "a", "new");
+  EXPECT_EQ(slurp(dir / "precious"), "keep");
+  EXPECT_EQ(slurp(dir / "a"), "new");
+  EXPECT_FALSE(fs::is_symlink(dir / "a"));
 }
 
 TEST(AtomicDirectory, AppearsWholeOrNotAtAll) {
