@@ -54,8 +54,8 @@ class Distribution {
       sum +=
           weights_[i] * (static_cast<double>(logits_[i]) - static_cast<double>(other.logits_[i]));
     }
-    // Rounding can leave a hair below zero where the two are the same.
-    return std::max(0.0, sum / total_ - log_sum_exp_ + other.log_sum_exp_);
+    // Rounding can leave a hair below zero where the two are the same. In this order NaN stays NaN.
+    return std::max(sum / total_ - log_sum_exp_ + other.log_sum_exp_, 0.0);
   }
 
  private:
@@ -120,6 +120,11 @@ struct Targets {
   int32_t at(int64_t position) const { return piece.tokens[static_cast<size_t>(position) + 1]; }
 };
 
+// "piece 3 of the text", counted from 0 like its tokens.
+std::string name_of(const Piece& piece, std::span<const Piece> pieces) {
+  return fmt::format("piece {} of the text", &piece - pieces.data());
+}
+
 }  // namespace
 
 engine::SessionOptions session_options(const Subject& subject, int64_t max_tokens) {
@@ -129,6 +134,16 @@ engine::SessionOptions session_options(const Subject& subject, int64_t max_token
           .chunk = std::clamp<int64_t>(affordable, 16, 512),
           .kv_type = subject.kv_type,
           .unit_kv_scale = subject.unit_kv_scale};
+}
+
+void require_finite(std::span<const float> logits, std::string_view who, std::string_view piece,
+                    int64_t position) {
+  const auto broken = std::ranges::find_if(logits, [](float x) { return !std::isfinite(x); });
+  if (broken == logits.end()) return;
+  throw Fault(fmt::format(
+      "the {} gives {} at token {} of {} (logit {}): octet inspect MODEL finds where a "
+      "weight is broken",
+      who, std::isnan(*broken) ? "NaN" : "an infinity", position, piece, broken - logits.begin()));
 }
 
 RowSummary summarize(std::span<const float> logits) {
@@ -147,10 +162,12 @@ Perplexity perplexity(const Subject& subject, std::span<const Piece> pieces,
   Perplexity result;
   Distribution row;
   for (const Piece& piece : pieces) {
+    const std::string name = name_of(piece, pieces);
     session.reset();
     const Targets targets{piece};
     session.extend(0, piece.tokens, engine::Wanted::all, [&](int64_t first, const Tensor& logits) {
       for (int64_t i = 0; i < logits.rows() && targets.has(first + i); ++i) {
+        require_finite(row_of(logits, i), "model", name, first + i);
         row.read(row_of(logits, i));
         result.nll -= row.log_probability(static_cast<size_t>(targets.at(first + i)));
         ++result.tokens;
@@ -187,6 +204,7 @@ Comparison compare(const Subject& candidate, const Subject& baseline, std::span<
   Distribution p, q;
   std::vector<float> kept;
   for (const Piece& piece : pieces) {
+    const std::string name = name_of(piece, pieces);
     runs.reset();
     base_runs.reset();
     const Targets targets{piece};
@@ -204,6 +222,8 @@ Comparison compare(const Subject& candidate, const Subject& baseline, std::span<
         const Tensor base(kept.data(), DType::f32, logits.shape);
         for (int64_t i = 0; i < logits.rows() && targets.has(first + i); ++i) {
           const auto next = static_cast<size_t>(targets.at(first + i));
+          require_finite(row_of(base, i), "baseline", name, first + i);
+          require_finite(row_of(logits, i), "model", name, first + i);
           const RowSummary expected = p.read(row_of(base, i)), found = q.read(row_of(logits, i));
           result.baseline.nll -= p.log_probability(next);
           result.candidate.nll -= q.log_probability(next);

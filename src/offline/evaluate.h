@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "engine/session.h"
@@ -26,6 +27,11 @@ using Advance = std::function<void(int64_t tokens)>;
 // A session for pieces of at most `max_tokens`, with chunks whose logits fit into a few dozen MB.
 engine::SessionOptions session_options(const Subject& subject, int64_t max_tokens);
 
+// Throws Fault unless all are finite: `who` ("model") gave them after token `position` of `piece`
+// ("piece 0 of the text"). Nothing that is computed from a NaN means anything.
+void require_finite(std::span<const float> logits, std::string_view who, std::string_view piece,
+                    int64_t position);
+
 // log(sum(exp(row))) and argmax (ties to the lowest id) of a row of logits.
 struct RowSummary {
   double log_sum_exp = 0;
@@ -38,6 +44,7 @@ struct Perplexity {
   int64_t tokens = 0;
   double value() const;  // exp(nll / tokens)
 };
+// Throws Fault where the model gives logits that are not finite, as does compare().
 Perplexity perplexity(const Subject& subject, std::span<const Piece> pieces,
                       const Advance& advance = {});
 

@@ -100,7 +100,10 @@ NeedleResult run_needle(const Subject& subject, const text::Tokenizer& tokenizer
     session.reset();
     std::vector<int32_t> said;
     const auto say = [&](const Tensor& logits) {
-      said.push_back(summarize({logits.as<float>(), static_cast<size_t>(logits.cols())}).best);
+      const std::span row(logits.as<float>(), static_cast<size_t>(logits.cols()));
+      require_finite(row, "model", fmt::format("case {}", &one - cases.data()),
+                     static_cast<int64_t>(one.prompt.size() + said.size()) - 1);
+      said.push_back(summarize(row).best);
     };
     session.extend(0, one.prompt, engine::Wanted::last,
                    [&](int64_t, const Tensor& logits) { say(logits); });
