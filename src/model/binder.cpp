@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "model/quant_schema.h"
+#include "model/unused_tensors.h"
 #include "numerics/half.h"
 #include "numerics/quantize.h"
 
@@ -80,12 +81,18 @@ Binder::Binder(const ModelConfig& config, std::shared_ptr<const WeightSource> so
   memory_.source = source_;
 }
 
+const Tensor* Binder::find(const std::string& name, const Shape& shape) const {
+  const Tensor* found = source_->find(name, shape);
+  if (found) used_.insert(name);
+  return found;
+}
+
 bool Binder::has(const std::string& name, const Shape& shape) const {
-  return source_->find(name, shape) != nullptr;
+  return find(name, shape) != nullptr;
 }
 
 Tensor Binder::require(const std::string& name, const Shape& shape) const {
-  const Tensor* found = source_->find(name, shape);
+  const Tensor* found = find(name, shape);
   if (!found) {
     throw Error({.what = "the checkpoint lacks a tensor that the model needs",
                  .where = fmt::format("tensor '{}' of {}", name, config_.architecture),
@@ -104,7 +111,7 @@ Tensor Binder::require(const std::string& name, const Shape& shape) const {
 }
 
 void Binder::require_any(const std::string& name) const {
-  if (!source_->find(name, {1})) require(name, {1});  // throws
+  if (!find(name, {1})) require(name, {1});  // throws
 }
 
 Tensor Binder::own(DType type, Shape shape, const std::string& what) {
@@ -150,7 +157,7 @@ Tensor Binder::fp32(const std::string& name, Shape shape) {
 }
 
 Tensor Binder::fp32_broadcast(const std::string& name, int64_t count) {
-  const Tensor* found = source_->find(name, {count});
+  const Tensor* found = find(name, {count});
   invariant(found != nullptr, "fp32_broadcast is for tensors that has() found");
   if (!is_float(found->type) || (found->count() != 1 && found->count() != count)) {
     throw Error(
@@ -167,6 +174,15 @@ Tensor Binder::fp32_broadcast(const std::string& name, int64_t count) {
   return device;
 }
 
+void Binder::report(std::vector<std::string>& notices) const {
+  report_unused(config_, *source_, used_, notices);
+  if (extreme_scales_ == 0) return;
+  notices.push_back(fmt::format(
+      "{} scales of weights are outside {:.3g} .. {:.3g}, where products keep FP32's precision and "
+      "range: {} is the first",
+      extreme_scales_, kLeastScale, kMostScale, first_extreme_));
+}
+
 ops::NormWeight Binder::norm(const std::string& name, int64_t dim, float eps) {
   return {.weight = fp32(name, {dim}), .eps = eps};
 }
@@ -175,7 +191,7 @@ Tensor Binder::stored_scales(const std::string& module, const QuantFormat& forma
                              int64_t in) {
   const std::string name = module + std::string(scale_suffix(*config_.quant));
   const ScaleShape cells = scale_shape(format.grid, out, in);
-  const Tensor* found = source_->find(name, {cells.rows, cells.cols});
+  const Tensor* found = find(name, {cells.rows, cells.cols});
   if (!found) {
     throw Error({.what = "an FP8 weight has no scale",
                  .where = fmt::format("tensor '{}.weight' in {}", module,
@@ -206,7 +222,11 @@ Tensor Binder::stored_scales(const std::string& module, const QuantFormat& forma
   }
   std::vector<float> scales = to_float(*found);
   for (size_t i = 0; i < scales.size(); ++i) {
-    if (scales[i] > 0.0f && scales[i] < std::numeric_limits<float>::infinity()) continue;
+    if (scales[i] >= kLeastScale && scales[i] <= kMostScale) continue;
+    if (scales[i] > 0.0f && scales[i] < std::numeric_limits<float>::infinity()) {
+      if (++extreme_scales_ == 1) first_extreme_ = fmt::format("{} in '{}'", scales[i], name);
+      continue;
+    }
     throw Error(
         {.what = "a scale is not a positive number",
          .where = fmt::format("tensor '{}' in {}, element {}", name, source_->locate(name), i),
@@ -237,8 +257,14 @@ void Binder::bind_stored_fp8(ops::Linear& linear, const Tensor& codes) {
                  .accepted = std::string(kFloatTypes),
                  .fix = "take the module off the ignore list, or store it in 16 bits"});
   }
-  QuantFormat format = *config_.quant->format.weight;
-  format.fp8 = codes.type == DType::e4m3 ? Fp8::e4m3 : Fp8::e5m2;
+  const QuantFormat& format = *config_.quant->format.weight;
+  if (codes.type != dtype_of(format.fp8)) {
+    throw Error({.what = "a weight is stored in another FP8 type than quantization_config says",
+                 .where = fmt::format("tensor '{}' in {}", name, source_->locate(name)),
+                 .value = std::string(safetensors_name(codes.type)),
+                 .accepted = std::string(safetensors_name(dtype_of(format.fp8))),
+                 .fix = "check \"fmt\" of quantization_config, which is e4m3 where it is absent"});
+  }
   linear.quant = {to_device(codes), stored_scales(linear.name, format, linear.out, linear.in),
                   format};
   if (linear.input && linear.when == InputScale::calibrated) {

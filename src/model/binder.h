@@ -2,7 +2,9 @@
 // the family a Linear, a NormWeight or a Tensor that lies on the backend's device.
 #pragma once
 
+#include <limits>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,10 @@ struct WeightMemory {
   std::vector<Buffer> buffers;
   int64_t bytes() const;
 };
+
+// A scale below is subnormal and has lost precision; 448 times one above is infinite.
+inline constexpr float kLeastScale = std::numeric_limits<float>::min();
+inline constexpr float kMostScale = std::numeric_limits<float>::max() / 448.0f;
 
 class Binder {
  public:
@@ -45,9 +51,12 @@ class Binder {
   DType activation() const { return activation_; }
   ops::Backend& backend() { return backend_; }
   const LoadOptions& options() const { return options_; }
+  // To call when all is bound: what a user should know. Throws Error (model/unused_tensors.h).
+  void report(std::vector<std::string>& notices) const;
   WeightMemory take_memory() { return std::move(memory_); }
 
  private:
+  const Tensor* find(const std::string& name, const Shape& shape) const;
   Tensor require(const std::string& name, const Shape& shape) const;
   void require_any(const std::string& name) const;  // of whatever shape
   Tensor to_device(const Tensor& host);
@@ -64,6 +73,9 @@ class Binder {
   Policy policy_;
   DType activation_;
   WeightMemory memory_;
+  mutable std::set<std::string, std::less<>> used_;
+  int64_t extreme_scales_ = 0;
+  std::string first_extreme_;
 };
 
 // The policy in force: --policy rows, then the checkpoint's own, then the defaults.

@@ -52,6 +52,7 @@ std::unique_ptr<Model> load_model(const ModelConfig& config,
   invariant(row != rows.end(), "parse_config let an unknown family through");
   Binder binder(config, std::move(source), backend, options);
   DecoderWeights weights = row->bind(binder);
+  binder.report(weights.notices);
   return std::make_unique<Decoder>(binder, std::move(weights));
 }
 

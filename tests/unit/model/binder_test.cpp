@@ -18,7 +18,9 @@ using test::HostBackend;
 using test::TempDir;
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr const char* kLlama = R"({
   "architectures": ["LlamaForCausalLM"], "hidden_size": 160, "intermediate_size": 96,
@@ -163,11 +165,30 @@ TEST(Binder, SixteenBitModuleThatIsNotIgnored) {
               AllOf(HasSubstr("not on the ignore list"), HasSubstr("q_proj.weight'"),
                     HasSubstr("found:    BF16"), HasSubstr("F8_E4M3"), HasSubstr("ignore list")));
   tiny.config["quantization_config"]["ignore"].push_back(kQ);
+  EXPECT_THAT(fault_of(tiny), HasSubstr("1 unused: model.layers.0.self_attn.q_proj.weight_scale"));
+  tiny.tensors.erase(kQ + std::string(".weight_scale"));
   EXPECT_EQ(fault_of(tiny), "no error");
   // ... DeepSeek's schema leaves it to the stored types.
   Tiny deepseek(kLlama, "fp8_block");
   deepseek.tensors[kQ + std::string(".weight")] = Tensor(plain.data(), DType::bf16, {128, 160});
+  EXPECT_THAT(fault_of(deepseek), HasSubstr("1 unused: model.layers.0.self_attn.q_proj.weight_sc"));
+  deepseek.tensors.erase(kQ + std::string(".weight_scale_inv"));
   EXPECT_EQ(fault_of(deepseek), "no error");
+}
+
+TEST(Binder, AWeightHasOneScaleTensor) {
+  Tiny tiny(kLlama, "fp8_block");
+  const std::string scale = kQ + std::string(".weight_scale");
+  tiny.tensors[scale] = tiny.tensors.at(scale + "_inv");
+  EXPECT_THAT(fault_of(tiny), AllOf(HasSubstr("config.json leaves out"), HasSubstr(scale + "'")));
+}
+
+TEST(Binder, TheStoredFp8TypeIsTheOneOfTheConfig) {
+  Tiny tiny(kLlama, "fp8_block");
+  tiny.config["quantization_config"]["fmt"] = "e5m2";
+  EXPECT_THAT(fault_of(tiny),
+              AllOf(HasSubstr("another FP8 type"), HasSubstr("q_proj.weight' in"),
+                    HasSubstr("found:    F8_E4M3"), HasSubstr("accepted: F8_E5M2")));
 }
 
 TEST(Binder, Fp8WithoutQuantizationConfig) {
@@ -207,6 +228,20 @@ TEST(Binder, ScalesMustBePositiveNumbers) {
   }
 }
 
+TEST(Binder, ScalesAtTheEndsOfFp32AreTold) {
+  for (const float extreme : {1e-39f, 1e36f}) {
+    Tiny tiny(kLlama, "fp8_block");
+    tiny.tensors.at(kQ + std::string(".weight_scale_inv")).as<float>()[1] = extreme;
+    const TempDir dir;
+    tiny.write(dir);
+    HostBackend backend;
+    EXPECT_THAT(
+        load(dir, backend)->notices(),
+        Contains(AllOf(HasSubstr("1 scales of weights are outside 1.18e-38 .. 7.6e+35"),
+                       HasSubstr("in 'model.layers.0.self_attn.q_proj.weight_scale_inv'"))));
+  }
+}
+
 TEST(Binder, ScalesOfOtherTypesAndShapesThatMeanTheSame) {
   // llm-compressor writes BF16 scales; some write [out] for [out, 1].
   Tiny tiny(kLlama, "fp8_channel");
@@ -242,6 +277,42 @@ TEST(Binder, OnlineQuantizationOfSixteenBitWeights) {
     EXPECT_EQ(static_cast<bool>(use.linear->quant), is_quantizable(use.linear->role))
         << use.linear->name;
   }
+}
+
+// Config.json of another checkpoint: what it leaves out is not silently ignored.
+TEST(Binder, TensorsThatTheConfigLeavesOutAreRefused) {
+  Json biased = Json::parse(kLlama);
+  biased["attention_bias"] = true;
+  Tiny tiny(biased.dump().c_str());
+  tiny.config["attention_bias"] = false;
+  EXPECT_THAT(fault_of(tiny), AllOf(HasSubstr("tensor 'model.layers.0.self_attn.k_proj.bias' in"),
+                                    HasSubstr("8 unused: model.layers.0.self_attn.k_proj.bias, "),
+                                    HasSubstr("config.json belongs to this checkpoint")));
+
+  Tiny shared(kDeepseek);
+  shared.config["n_shared_experts"] = 0;
+  EXPECT_THAT(fault_of(shared),
+              HasSubstr("3 unused: model.layers.1.mlp.shared_experts.down_proj.weight"));
+}
+
+TEST(Binder, OtherUnusedTensorsAreTold) {
+  Tiny tiny(kLlama);
+  tiny.config["num_hidden_layers"] = 1;
+  tiny.tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] =
+      tiny.tensors.at("model.norm.weight");
+  const TempDir dir;
+  tiny.write(dir);
+  HostBackend backend;
+  EXPECT_THAT(load(dir, backend)->notices(),
+              ElementsAre(AllOf(HasSubstr("9 of the checkpoint's tensors are not used "
+                                          "(model.layers.1.input_layernorm.weight, "))));
+
+  Tiny mtp(kDeepseek);
+  mtp.config["num_hidden_layers"] = 1;
+  mtp.config["num_nextn_predict_layers"] = 1;
+  const TempDir other;
+  mtp.write(other);
+  EXPECT_THAT(load(other, backend)->notices(), Not(Contains(HasSubstr("not used"))));
 }
 
 TEST(Binder, GoldenCasesBind) {

@@ -1,0 +1,78 @@
+#include "model/unused_tensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
+
+#include "base/error.h"
+
+namespace octet::model {
+namespace {
+
+constexpr std::string_view kLayers = "model.layers.";
+
+// 12 of "model.layers.12.mlp.gate.weight".
+std::optional<int64_t> layer_of(std::string_view name) {
+  if (!name.starts_with(kLayers)) return std::nullopt;
+  int64_t layer = 0;
+  const char* end = name.data() + name.size();
+  const auto [rest, fault] = std::from_chars(name.data() + kLayers.size(), end, layer);
+  if (fault != std::errc() || rest == end || *rest != '.') return std::nullopt;
+  return layer;
+}
+
+bool is_dispensable(std::string_view name) {
+  static constexpr std::array endings = {
+      ".rotary_emb.inv_freq", "_zero_point",  ".k_scale",     ".v_scale", ".kv_scale", ".q_scale",
+      ".prob_scale",          ".input_scale", ".output_scale"};
+  return std::ranges::any_of(endings, [&](std::string_view end) { return name.ends_with(end); });
+}
+
+// Whether `name` is a bias or a scale of a weight that is in use.
+bool belongs_to_used(std::string_view name, const std::set<std::string, std::less<>>& used) {
+  for (const std::string_view ending : {".bias", ".weight_scale", ".weight_scale_inv"}) {
+    if (!name.ends_with(ending)) continue;
+    const std::string_view module = name.substr(0, name.size() - ending.size());
+    if (used.contains(fmt::format("{}.weight", module))) return true;
+  }
+  return false;
+}
+
+std::string first_three(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < std::min<size_t>(3, names.size()); ++i) {
+    text += fmt::format("{}{}", i ? ", " : "", names[i]);
+  }
+  return names.size() > 3 ? text + ", ..." : text;
+}
+
+}  // namespace
+
+void report_unused(const ModelConfig& config, const WeightSource& source,
+                   const std::set<std::string, std::less<>>& used,
+                   std::vector<std::string>& notices) {
+  std::vector<std::string> wrong, others;
+  for (const std::string& name : source.names()) {
+    if (used.contains(name) || is_dispensable(name)) continue;
+    const int64_t layer = layer_of(name).value_or(-1);
+    if (layer >= config.layers && layer < config.layers + config.mtp_layers) continue;
+    const bool own = belongs_to_used(name, used) || (layer >= 0 && layer < config.layers);
+    (own ? wrong : others).push_back(name);
+  }
+  if (!wrong.empty()) {
+    throw Error({.what = "the checkpoint has tensors that config.json leaves out",
+                 .where = fmt::format("tensor '{}' in {}", wrong[0], source.locate(wrong[0])),
+                 .value = fmt::format("{} unused: {}", wrong.size(), first_three(wrong)),
+                 .fix = "check that config.json belongs to this checkpoint"});
+  }
+  if (!others.empty()) {
+    notices.push_back(fmt::format(
+        "{} of the checkpoint's tensors are not used ({}): check that config.json belongs to it",
+        others.size(), first_three(others)));
+  }
+}
+
+}  // namespace octet::model
