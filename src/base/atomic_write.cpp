@@ -160,17 +160,20 @@ AtomicDirectory::AtomicDirectory(fs::path target, Overwrite overwrite)
     : target_(normal(target)), partial_(partial_of(target_)), overwrite_(overwrite) {
   check_target(target_, overwrite_, true);
   make_parents(target_);
+  // Cleared through a link, someone's folder would lose its contents.
+  std::error_code error;
+  if (fs::is_symlink(partial_, error)) unlink(partial_.c_str());
   if (mkdir(partial_.c_str(), 0777) != 0 && errno != EEXIST) {
     refuse_errno("cannot create a folder", partial_);
   }
-  fd_ = open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  fd_ = open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd_ < 0) refuse_errno("cannot create a folder", partial_);
   if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
     close(std::exchange(fd_, -1));
     refuse("another process is writing this output", target_, "", "wait for it, or name another");
   }
   // Ours now; it may hold what a killed writer left.
-  std::error_code error;
+  error.clear();
   for (const fs::directory_entry& entry : fs::directory_iterator(partial_, error)) {
     fs::remove_all(entry.path(), error);
   }
@@ -195,7 +198,11 @@ void AtomicDirectory::commit() {
   sync_path(partial_);
   check_target(target_, overwrite_, true);
   bool exchanged = false;
+  int old = -1;
   if (fs::exists(target_)) {
+    // Locked, so that no writer takes the old one for a rest of its own while it is removed.
+    old = open(target_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (old >= 0) flock(old, LOCK_EX | LOCK_NB);
     // rename() cannot replace a folder that is not empty: exchange the two, then remove the old.
     exchanged =
         renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) == 0;
@@ -204,10 +211,11 @@ void AtomicDirectory::commit() {
     if (error) refuse("cannot replace the output", target_, error.message());
   }
   if (!exchanged) rename_to(partial_, target_, overwrite_);
-  close(std::exchange(fd_, -1));
   sync_path(target_.parent_path());
   std::error_code ignored;
   if (exchanged) fs::remove_all(partial_, ignored);
+  if (old >= 0) close(old);
+  close(std::exchange(fd_, -1));
 }
 
 }  // namespace octet
