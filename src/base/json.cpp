@@ -93,7 +93,7 @@ J parse_json(std::string_view text, const std::string& name, JsonRules rules) {
 
 template <class J>
 J parse_json_file(const std::filesystem::path& path, JsonRules rules) {
-  return parse_json<J>(read_text(path), path.string(), rules);
+  return parse_json<J>(read_text(path, rules.max_bytes), path.string(), rules);
 }
 
 template Json parse_json(std::string_view, const std::string&, JsonRules);

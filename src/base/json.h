@@ -9,6 +9,7 @@
 //   if (auto scaling = config.find("rope_scaling")) scaling->get<std::string>("rope_type");
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -26,6 +27,7 @@ struct JsonRules {
   bool duplicates = false;  // a key twice in one object: refused unless set (then the last wins)
   int max_depth = 64;       // of nested arrays and objects
   bool comments = false;    // // and /* */ are skipped
+  size_t max_bytes = size_t{256} << 20;  // of a file
 };
 
 // Throws Error naming `name`, line, column and the fault. Instantiated for Json and OrderedJson.

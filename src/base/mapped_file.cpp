@@ -9,9 +9,8 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 
@@ -20,17 +19,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void refuse(const fs::path& path, std::string value) {
+[[noreturn]] void refuse(const fs::path& path, std::string value,
+                         std::string accepted = "a readable file that is not empty") {
   throw Error({.what = "cannot read a file",
                .where = path.string(),
                .value = std::move(value),
-               .accepted = "a readable file that is not empty"});
+               .accepted = std::move(accepted)});
 }
 
 class Descriptor {
  public:
-  explicit Descriptor(const fs::path& path) : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  // Does not wait for a writer where `path` is a pipe; reads then do.
+  explicit Descriptor(const fs::path& path)
+      : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     if (fd_ < 0) refuse(path, std::strerror(errno));
+    fcntl(fd_, F_SETFL, 0);
   }
   ~Descriptor() { close(fd_); }
   Descriptor(const Descriptor&) = delete;
@@ -41,13 +44,18 @@ class Descriptor {
   int fd_;
 };
 
+struct stat status_of(const Descriptor& fd, const fs::path& path) {
+  struct stat info {};
+  if (fstat(fd, &info) != 0) refuse(path, std::strerror(errno));
+  if (S_ISDIR(info.st_mode)) refuse(path, "a directory");
+  return info;
+}
+
 }  // namespace
 
 MappedFile::MappedFile(fs::path path) : path_(std::move(path)) {
   const Descriptor fd(path_);
-  struct stat info {};
-  if (fstat(fd, &info) != 0) refuse(path_, std::strerror(errno));
-  if (S_ISDIR(info.st_mode)) refuse(path_, "a directory");
+  const struct stat info = status_of(fd, path_);
   if (!S_ISREG(info.st_mode)) refuse(path_, "not a regular file");
   if (info.st_size == 0) refuse(path_, "an empty file");
   const auto size = static_cast<size_t>(info.st_size);
@@ -92,14 +100,24 @@ void MappedFile::advise(Advice advice, std::span<const std::byte> part) const {
   madvise(reinterpret_cast<void*>(begin), end - begin, flag);
 }
 
-std::string read_text(const fs::path& path) {
-  std::error_code ignored;
-  if (fs::is_directory(path, ignored)) refuse(path, "a directory");
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) refuse(path, std::strerror(errno != 0 ? errno : ENOENT));
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (file.bad()) refuse(path, "a read error");
+std::string read_text(const fs::path& path, size_t most) {
+  const Descriptor fd(path);
+  const struct stat info = status_of(fd, path);
+  const auto check = [&](size_t size) {
+    if (size > most) refuse(path, "too long", fmt::format("at most {} bytes", most));
+  };
+  if (S_ISREG(info.st_mode)) check(static_cast<size_t>(info.st_size));
+  std::string text;
+  std::vector<char> block(size_t{1} << 16);
+  while (true) {
+    const ssize_t count = read(fd, block.data(), block.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) refuse(path, std::strerror(errno));
+    if (count == 0) break;
+    text.append(block.data(), static_cast<size_t>(count));
+    check(text.size());
+  }
+  if (text.empty() && S_ISFIFO(info.st_mode)) refuse(path, "a pipe that nobody writes to");
   return text;
 }
 

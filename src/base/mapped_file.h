@@ -33,7 +33,8 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-// The whole file as text. Throws Error as MappedFile does, except that an empty file is "".
-std::string read_text(const std::filesystem::path& path);
+// The whole file as text. Throws Error as MappedFile does, except that an empty file is "" and that
+// a pipe or a device is read to its end, too; and if there are more than `most` bytes.
+std::string read_text(const std::filesystem::path& path, size_t most = size_t{1} << 30);
 
 }  // namespace octet

@@ -70,6 +70,26 @@ TEST(ReadText, ReadsAllOrSaysWhy) {
   EXPECT_THAT(error_of([&] { read_text(dir.path()); }), HasSubstr("a directory"));
 }
 
+TEST(ReadText, EndsWhateverTheFileIs) {
+  const TempDir dir;
+  EXPECT_EQ(read_text(dir.file("a", "12345678"), 8), "12345678");
+  EXPECT_THAT(error_of([&] { read_text(dir / "a", 7); }), HasSubstr("at most 7 bytes"));
+  EXPECT_THAT(error_of([&] { read_text("/dev/zero", 1 << 20); }), HasSubstr("too long"));
+  EXPECT_EQ(read_text("/dev/null"), "");
+
+  const fs::path fifo = dir / "fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_THAT(error_of([&] { MappedFile file(fifo); }), HasSubstr("not a regular file"));
+  EXPECT_THAT(error_of([&] { read_text(fifo); }), HasSubstr("nobody writes"));
+
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  ASSERT_EQ(::write(ends[1], "piped", 5), 5);
+  close(ends[1]);
+  EXPECT_EQ(read_text("/dev/fd/" + std::to_string(ends[0])), "piped");
+  close(ends[0]);
+}
+
 TEST(AtomicFile, AppearsOnCommitOnly) {
   const TempDir dir;
   {
@@ -198,6 +218,17 @@ TEST(AtomicDirectory, AppearsWholeOrNotAtAll) {
   EXPECT_EQ(slurp(dir / "model/b"), "b");
   EXPECT_FALSE(fs::exists(dir / "model/sub"));
   EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), {}), 1);
+}
+
+TEST(AtomicDirectory, ClearsNoFolderThroughALink) {
+  const TempDir dir;
+  fs::create_directory(dir / "precious");
+  dir.file("precious/a", "keep");
+  fs::create_directory_symlink("precious", dir / ".model.partial");
+  AtomicDirectory out(dir / "model");
+  out.commit();
+  EXPECT_EQ(slurp(dir / "precious/a"), "keep");
+  EXPECT_FALSE(fs::is_symlink(dir / "model"));
 }
 
 TEST(AtomicDirectory, AKillLeavesNothingThatStaysOrBlocks) {
