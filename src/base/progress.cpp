@@ -56,7 +56,7 @@ void Progress::draw() {
   const std::scoped_lock lock(drawing_);
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start_;
   // \r and erase to the end: the line replaces the one before.
-  fmt::print(stderr, "\r{}\x1b[K", line(done_, time.count()));
+  std::fputs(fmt::format("\r{}\x1b[K", line(done_, time.count())).c_str(), stderr);
   std::fflush(stderr);
 }
 

@@ -1,5 +1,7 @@
 // octet VERB ...: finds the verb, runs it, and turns what it throws into an exit code.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -45,9 +47,22 @@ std::string names() {
   return text;
 }
 
+// To stderr. Unlike fmt::print it does not throw where that is full or closed.
+void complain(const std::string& text) {
+  std::fputs(text.c_str(), stderr);
+}
+
+// A standard stream that is closed would lend its number to the next file that is opened, and our
+// messages would go there. One that cannot be written takes its place.
+void occupy_closed_streams() {
+  int fd = open("/dev/null", O_RDONLY);
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDONLY);
+  if (fd >= 0) close(fd);
+}
+
 int dispatch(std::vector<std::string> args) {
   if (args.empty()) {
-    fmt::print(stderr, "{}", help());
+    complain(help());
     return 2;
   }
   const std::string first = args.front();
@@ -74,13 +89,14 @@ int main(int argc, char** argv) {
   // A reader that goes away (`octet ... | head`) ends the process silently, whatever was inherited.
   // A server has many readers, and `serve` ignores the signal instead.
   std::signal(SIGPIPE, SIG_DFL);
+  octet::cli::occupy_closed_streams();
   try {
     return octet::cli::dispatch({argv + 1, argv + argc});
   } catch (const octet::Error& error) {
-    fmt::print(stderr, "octet: {}\n", error.what());
+    octet::cli::complain(fmt::format("octet: {}\n", error.what()));
     return 2;
   } catch (const std::exception& fault) {
-    fmt::print(stderr, "octet: internal error: {}\n", fault.what());
+    octet::cli::complain(fmt::format("octet: internal error: {}\n", fault.what()));
     return 1;
   }
 }
