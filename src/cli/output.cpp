@@ -23,6 +23,10 @@ void add_json_row(OptionTable& table, std::string* target) {
             {.metavar = "FILE"});
 }
 
+void check_json_target(const std::string& target) {
+  if (!target.empty() && target != "-") check_file_target(target, Overwrite::replace);
+}
+
 void write_json(const std::string& target, const OrderedJson& json) {
   if (target.empty()) return;
   const std::string text = dump_json(json, 1) + "\n";

@@ -15,6 +15,9 @@ void print(std::string_view text);
 // The --json row that every verb has: "" = text for people, "-" = JSON on stdout, else a file.
 void add_json_row(OptionTable& table, std::string* target);
 
+// Throws Error if write_json() would refuse the target: for before the work.
+void check_json_target(const std::string& target);
+
 // Writes `json` where --json says. Does nothing for "".
 void write_json(const std::string& target, const OrderedJson& json);
 

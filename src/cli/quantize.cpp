@@ -36,7 +36,8 @@ OptionTable table_of(QuantizeFlags& o) {
   table.add("--policy", &o.policy, "precisions of single roles or modules (JSON)",
             {.metavar = "FILE"});
   table.add("--overwrite", &o.overwrite, "replace the directory if it exists");
-  table.add("--max-shard-size", &o.max_shard_gb, "most GB of one file", {.least = 0.001});
+  table.add("--max-shard-size", &o.max_shard_gb, "most GB of one file",
+            {.least = 0.001, .most = 1e6});
   table.group("Output");
   add_json_row(table, &o.json);
   return table;
@@ -105,6 +106,7 @@ int run_quantize(Args args) {
                                    .overwrite = o.overwrite,
                                    .shard_bytes = static_cast<int64_t>(o.max_shard_gb * 1e9)};
   if (!o.policy.empty()) options.policy = read_policy_file(o.policy);
+  check_json_target(o.json);
   std::optional<Progress> bar;
   int64_t shown = 0;
   const offline::QuantizeReport report =

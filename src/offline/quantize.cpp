@@ -54,11 +54,45 @@ void refuse_source(const model::ModelConfig& config, const QuantizeOptions& opti
                  .value = "config.json has a quantization_config",
                  .accepted = "a checkpoint in BF16, FP16 or FP32"});
   }
-  std::error_code ignored;
-  if (fs::equivalent(options.source, options.out, ignored)) {
+}
+
+bool lies_in(const fs::path& path, const fs::path& folder) {
+  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first ==
+         folder.end();
+}
+
+// What --overwrite may remove: a folder that is empty or holds a checkpoint.
+bool is_replaceable(const fs::path& folder) {
+  if (fs::is_empty(folder) || fs::exists(folder / "config.json")) return true;
+  const auto is_weights = [](const fs::directory_entry& entry) {
+    return entry.path().extension() == ".safetensors";
+  };
+  return std::any_of(fs::directory_iterator(folder), fs::directory_iterator(), is_weights);
+}
+
+void refuse_target(const QuantizeOptions& options) {
+  if (options.out.empty()) {
+    throw Error({.what = "the new checkpoint needs a directory", .where = "--out", .value = "''"});
+  }
+  if (!fs::is_directory(options.out) || !fs::is_directory(options.source)) return;
+  const fs::path out = fs::canonical(options.out);
+  bool holds_source = lies_in(fs::canonical(options.source), out);
+  // Its files may be links.
+  for (const fs::directory_entry& entry : fs::directory_iterator(options.source)) {
+    std::error_code ignored;
+    holds_source |= lies_in(fs::canonical(entry.path(), ignored), out);
+  }
+  if (options.overwrite && holds_source) {
     throw Error({.what = "a checkpoint cannot replace the one that it is made from",
                  .where = "--out",
                  .value = options.out});
+  }
+  if (options.overwrite && !is_replaceable(out)) {
+    throw Error(
+        {.what = "--overwrite replaces a checkpoint, and this directory holds something else",
+         .where = "--out",
+         .value = options.out,
+         .accepted = "a directory that is empty or has a config.json or *.safetensors"});
   }
 }
 
@@ -234,6 +268,7 @@ QuantizeReport quantize_checkpoint(const QuantizeOptions& options,
                                    const std::function<void(int64_t, int64_t)>& progress) {
   const model::ModelConfig config = model::read_config(options.source);
   refuse_source(config, options);
+  refuse_target(options);
   const auto source = std::make_shared<const model::Checkpoint>(options.source);
   const Plan plan = make_plan(config, source, options);
 

@@ -161,6 +161,33 @@ TEST_F(Quantize, RefusesAnFp8SourceAnExistingTargetAndItself) {
   EXPECT_THAT(entries(), UnorderedElementsAre("out", "copy"));
 }
 
+TEST_F(Quantize, OverwriteRemovesNeitherTheSourceNorWhatIsNoCheckpoint) {
+  QuantizeOptions wanted = options("llama_mha");
+  wanted.overwrite = true;
+  const fs::path out = wanted.out;
+  fs::create_directories(out / "deep");
+  std::ofstream(out / "notes.txt") << "keep";
+  EXPECT_THAT(error_of(wanted).what, HasSubstr("something else"));
+  EXPECT_TRUE(fs::exists(out / "notes.txt"));
+
+  fs::copy(kGolden + "llama_mha", out / "deep/source");
+  std::ofstream(out / "config.json") << "{}";
+  wanted.source = (out / "deep/source").string();
+  EXPECT_THAT(error_of(wanted).what, HasSubstr("cannot replace"));
+
+  // A source whose files are links into the target.
+  fs::create_directory(root_ / "links");
+  for (const auto& entry : fs::directory_iterator(out / "deep/source")) {
+    fs::create_symlink(entry.path(), root_ / "links" / entry.path().filename());
+  }
+  wanted.source = (root_ / "links").string();
+  EXPECT_THAT(error_of(wanted).what, HasSubstr("cannot replace"));
+  EXPECT_TRUE(fs::exists(out / "deep/source/config.json"));
+
+  wanted.out.clear();
+  EXPECT_THAT(error_of(wanted).what, HasSubstr("needs a directory"));
+}
+
 TEST_F(Quantize, AFailureOnTheWayLeavesNothing) {
   QuantizeOptions wanted = options("llama_mha");
   int calls = 0;
