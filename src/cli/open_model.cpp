@@ -75,7 +75,8 @@ std::shared_ptr<const model::WeightSource> open_source(const ModelOptions& optio
 void add_backend_rows(OptionTable& table, BackendOptions& options) {
   table.group("Device");
   table.add("--device", &options.device, "where to compute", {.choices = {"cpu"}});
-  table.add("--threads", &options.threads, "CPU threads; 0 is one a physical core", {.least = 0});
+  table.add("--threads", &options.threads, "CPU threads; 0 is one a physical core",
+            {.least = 0, .most = 4096});
   table.add("--kernels", &options.kernels,
             "the set of CPU kernels; exact is the bit-stable reference",
             {.choices = {"auto", "exact", "portable", "avx2", "avx512"}});
