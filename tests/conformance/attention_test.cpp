@@ -2,6 +2,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <map>
+#include <set>
+
 #include "conformance/oracle.h"
 #include "conformance/paged_cache.h"
 #include "conformance/subject.h"
@@ -130,13 +134,17 @@ Expected expect(const Case& c, const Pages& pages, const Cache& cache, const Flo
   return expected;
 }
 
-void run_case(const Case& c) {
-  const Pages pages = make_pages(c.spans, c.block_tokens);
-  const Cache cache = fill_cache(c, pages);
-  const Floats q = rounded(c.activation, random_values(99, pages.rows * c.heads * c.dim, 1.5f));
-  const float scale = 1.0f / std::sqrt(static_cast<float>(c.dim));
-  const Expected want = expect(c, pages, cache, q, scale);
+float scale_of(const Case& c) {
+  return 1.0f / std::sqrt(static_cast<float>(c.dim));
+}
 
+struct Result {
+  Floats out, lse;
+};
+
+// Calls use(kernel, result) with what each kernel makes of the case.
+void run_kernels(const Case& c, const Pages& pages, const Cache& cache, const Floats& q,
+                 const std::function<void(const std::string&, const Result&)>& use) {
   ops::OpDesc desc{"attention", pages.rows, c.heads, c.dim, c.cache, {}, {}, c.activation};
   if (is_fp8(c.cache)) {
     desc.weight_format = QuantFormat{c.cache == DType::e4m3 ? Fp8::e4m3 : Fp8::e5m2,
@@ -156,21 +164,34 @@ void run_case(const Case& c) {
     }
     const Tensor out = rig.make(c.activation, {pages.rows, c.heads, c.dim});
     const Tensor lse = rig.make(DType::f32, {pages.rows, c.heads});
-    const ops::AttentionSpec spec{scale, c.fp8, c.window};
+    const ops::AttentionSpec spec{scale_of(c), c.fp8, c.window};
     const ops::Batch batch = make_batch(rig, pages);
     backend.attention(rig.put(c.activation, {pages.rows, c.heads, c.dim}, q), device, batch, spec,
                       out, lse);
-    const Floats got = rig.get(out);
+    use(kernel, {rig.get(out), rig.get(lse)});
+  });
+}
+
+Floats queries(const Case& c, const Pages& pages) {
+  return rounded(c.activation, random_values(99, pages.rows * c.heads * c.dim, 1.5f));
+}
+
+void run_case(const Case& c) {
+  const Pages pages = make_pages(c.spans, c.block_tokens);
+  const Cache cache = fill_cache(c, pages);
+  const Floats q = queries(c, pages);
+  const Expected want = expect(c, pages, cache, q, scale_of(c));
+  run_kernels(c, pages, cache, q, [&](const std::string& kernel, const Result& got) {
     report(c.fp8 ? "attention fp8" : "attention", kernel, c.name(),
-           worst(got, want.value, [&](size_t i) { return want.budget[i]; }));
-    report("attention lse", kernel, c.name(), worst(rig.get(lse), want.lse, [](size_t) {
+           worst(got.out, want.value, [&](size_t i) { return want.budget[i]; }));
+    report("attention lse", kernel, c.name(), worst(got.lse, want.lse, [](size_t) {
              return Budget{2e-5, 16.0 * budgets::kF32Rounding};
            }));
     if (c.fp8 && c.activation == DType::f32 && subjects()[0].attention_rule) {
       // A score that is off by an FP32 rounding moves a P across a tie now and then: a few such
       // steps are all that may remain.
       const Floats rule(want.rule.begin(), want.rule.end());
-      report("attention rule", kernel, c.name(), relative_rms(got, rule) / 1e-3);
+      report("attention rule", kernel, c.name(), relative_rms(got.out, rule) / 1e-3);
     }
   });
 }
@@ -215,6 +236,145 @@ TEST(Attention, LongContextsAndGroups) {
           {4, 2, 72, block_tokens, DType::e5m2, fp8, DType::bf16, 0, {{2100, 1}, {1024, 1}}, true});
     }
     run_case({3, 1, 64, block_tokens, DType::bf16, false, DType::f32, 0, {{1020, 20}, {2100, 1}}});
+  }
+}
+
+// The kernels' results by name.
+std::map<std::string, Result> all_results(const Case& c, const Pages& pages, const Cache& cache,
+                                          const Floats& q) {
+  std::map<std::string, Result> results;
+  run_kernels(c, pages, cache, q,
+              [&](const std::string& kernel, const Result& r) { results[kernel] = r; });
+  return results;
+}
+
+std::vector<Case> broken_cases() {
+  // A row that sees position 0 only; splits of which a row sees one position; a whole one.
+  const std::vector<Span> spans = {{0, 70}, {1020, 10}, {2100, 1}};
+  std::vector<Case> cases;
+  for (const DType activation : {DType::f32, DType::bf16}) {
+    const int64_t window = activation == DType::f32 ? 0 : 40;
+    cases.push_back({4, 2, 64, 16, DType::e4m3, true, activation, window, spans});
+    cases.push_back({4, 2, 72, 64, DType::e4m3, false, activation, window, spans});
+    cases.push_back({4, 2, 64, 16, DType::e5m2, true, activation, window, spans});
+    cases.push_back({4, 2, 64, 16, DType::bf16, false, activation, window, spans});
+    cases.push_back({6, 2, 64, 16, DType::f32, false, activation, window, spans});
+  }
+  return cases;
+}
+
+// A NaN in a query element is a NaN in all of its row, whatever the row sees.
+TEST(Attention, NanInAQueryReachesItsRow) {
+  for (const Case& c : broken_cases()) {
+    const Pages pages = make_pages(c.spans, c.block_tokens);
+    const Cache cache = fill_cache(c, pages);
+    const Floats q = queries(c, pages);
+    const auto clean = all_results(c, pages, cache, q);
+    for (const int64_t element : {int64_t{0}, c.dim - 1}) {
+      // The first row, one within, the first beyond a split, the last.
+      std::set<size_t> rows;
+      Floats bad = q;
+      for (const int64_t row : {int64_t{0}, int64_t{69}, int64_t{74}, pages.rows - 1}) {
+        const int64_t at = row * c.heads + (row + element) % c.heads;
+        rows.insert(static_cast<size_t>(at));
+        bad[static_cast<size_t>(at * c.dim + element)] = std::numeric_limits<float>::quiet_NaN();
+      }
+      run_kernels(c, pages, cache, bad, [&](const std::string& kernel, const Result& got) {
+        const Result& before = clean.at(kernel);
+        EXPECT_EQ("", broken_rows_differ(got.out, got.lse, before.out, before.lse,
+                                         [&](size_t row) { return rows.contains(row); }))
+            << kernel << " " << c.name();
+      });
+    }
+  }
+}
+
+// A NaN in K is a NaN in the rows that see it, and in no other.
+TEST(Attention, NanInAKeyReachesTheRowsThatSeeIt) {
+  for (const Case& c : broken_cases()) {
+    const Pages pages = make_pages(c.spans, c.block_tokens);
+    const Cache cache = fill_cache(c, pages);
+    const Floats q = queries(c, pages);
+    const auto clean = all_results(c, pages, cache, q);
+    for (const auto& [sequence, position] :
+         std::vector<std::pair<size_t, int64_t>>{{0, 0}, {0, 37}, {0, 64}, {1, 1024}, {2, 2090}}) {
+      for (const bool value : {false, true}) {
+        Cache bad = cache;
+        const int64_t kv_head = 1;
+        (value ? bad.v : bad.k).set_nan(pages.slot_of(sequence, position), kv_head * c.dim + 5);
+        const auto sees = [&](size_t row) {
+          const int64_t token = static_cast<int64_t>(row) / c.heads;
+          const int64_t head = static_cast<int64_t>(row) % c.heads;
+          const ops::SequenceRows& s = pages.sequences[sequence];
+          const int64_t at = s.first_position + token - s.first_row;
+          return token >= s.first_row && token < s.first_row + s.rows &&
+                 head / (c.heads / c.kv_heads) == kv_head && at >= position &&
+                 (c.window == 0 || at - position < c.window);
+        };
+        run_kernels(c, pages, bad, q, [&](const std::string& kernel, const Result& got) {
+          const Result& before = clean.at(kernel);
+          const std::string where =
+              fmt::format("{} {} {} of position {}", kernel, c.name(), value ? 'V' : 'K', position);
+          if (!value) {
+            EXPECT_EQ("", broken_rows_differ(got.out, got.lse, before.out, before.lse, sees))
+                << where;
+            return;
+          }
+          // Of V only one output is NaN, and no log-sum-exp.
+          EXPECT_EQ(0,
+                    std::memcmp(got.lse.data(), before.lse.data(), got.lse.size() * sizeof(float)))
+              << where;
+          for (size_t i = 0; i < got.out.size(); ++i) {
+            const auto dim = static_cast<size_t>(c.dim);
+            if (i % dim == 5 && sees(i / dim)) {
+              ASSERT_TRUE(std::isnan(got.out[i])) << where;
+            } else {
+              ASSERT_EQ(got.out[i], before.out[i]) << where;
+            }
+          }
+        });
+      }
+    }
+  }
+}
+
+// An infinite query makes scores of +Inf, which are NaN after the maximum is subtracted, and of
+// -Inf, which weigh nothing; two of them make Inf - Inf.
+TEST(Attention, InfiniteScores) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  for (const Case& c : broken_cases()) {
+    if (c.fp8) continue;  // there, codes saturate
+    const Pages pages = make_pages(c.spans, c.block_tokens);
+    const Cache cache = fill_cache(c, pages);
+    Floats q = queries(c, pages);
+    std::vector<bool> nan;
+    for (size_t s = 0; s < pages.sequences.size(); ++s) {
+      const ops::SequenceRows& rows = pages.sequences[s];
+      for (int64_t i = 0; i < rows.rows * c.heads; ++i) {
+        const int64_t position = rows.first_position + i / c.heads, head = i % c.heads;
+        const auto at = static_cast<size_t>((rows.first_row * c.heads + i) * c.dim);
+        if (i % 5 < 2) q[at + 3] = i % 2 ? kInf : -kInf;
+        if (i % 5 == 1) q[at + 9] = kInf;
+        bool any = false;
+        for (int64_t t = c.window ? std::max<int64_t>(0, position + 1 - c.window) : 0;
+             t <= position; ++t) {
+          const auto key =
+              static_cast<size_t>((t * c.kv_heads + head / (c.heads / c.kv_heads)) * c.dim);
+          double score = 0.0;
+          for (size_t d = 0; d < static_cast<size_t>(c.dim); ++d) {
+            score += double{q[at + d]} * cache.keys[s][key + d];
+          }
+          any = any || !(score < HUGE_VAL);
+        }
+        nan.push_back(any);
+      }
+    }
+    run_kernels(c, pages, cache, q, [&](const std::string& kernel, const Result& got) {
+      for (size_t i = 0; i < got.out.size(); ++i) {
+        ASSERT_EQ(nan[i / static_cast<size_t>(c.dim)], std::isnan(got.out[i]))
+            << kernel << " " << c.name() << " row " << i / static_cast<size_t>(c.dim);
+      }
+    });
   }
 }
 

@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
+
 #include "conformance/oracle.h"
 #include "conformance/paged_cache.h"
 #include "conformance/subject.h"
@@ -159,13 +162,25 @@ Expected expect(const Case& c, const Pages& pages, const Cache& cache, const Flo
   return expected;
 }
 
-void run_case(const Case& c) {
-  const Pages pages = make_pages(c.spans, c.block_tokens);
-  const Cache cache = fill_cache(c, pages);
-  const Floats q = rounded(c.activation, random_values(98, pages.rows * c.heads * c.lora, 0.7f));
-  const Floats q_pe = rounded(c.activation, random_values(97, pages.rows * c.heads * c.rope));
-  const float scale = 1.0f / std::sqrt(static_cast<float>(c.lora / 4 + c.rope));
-  const Expected want = expect(c, pages, cache, q, q_pe, scale);
+float scale_of(const Case& c) {
+  return 1.0f / std::sqrt(static_cast<float>(c.lora / 4 + c.rope));
+}
+
+struct Queries {
+  Floats latent, rope;
+};
+Queries queries(const Case& c, const Pages& pages) {
+  return {rounded(c.activation, random_values(98, pages.rows * c.heads * c.lora, 0.7f)),
+          rounded(c.activation, random_values(97, pages.rows * c.heads * c.rope))};
+}
+
+struct Result {
+  Floats out, lse;
+};
+
+// Calls use(kernel, result) with what each kernel makes of the case.
+void run_kernels(const Case& c, const Pages& pages, const Cache& cache, const Queries& q,
+                 const std::function<void(const std::string&, const Result&)>& use) {
   ops::OpDesc desc{"mla_attention", pages.rows, c.heads, c.lora, c.cache, {}, {}, c.activation};
   if (is_fp8(c.cache)) desc.weight_format = c.format();
   if (c.fp8) desc.input_format = QuantFormat{Fp8::e4m3, grids::row, ScaleType::f32};
@@ -184,18 +199,27 @@ void run_case(const Case& c) {
     const Tensor out = rig.make(c.activation, {pages.rows, c.heads, c.lora});
     const Tensor lse = rig.make(DType::f32, {pages.rows, c.heads});
     const ops::Batch batch = make_batch(rig, pages);
-    backend.mla_attention(rig.put(c.activation, {pages.rows, c.heads, c.lora}, q),
-                          rig.put(c.activation, {pages.rows, c.heads, c.rope}, q_pe), device, batch,
-                          {scale, c.fp8, 0}, out, lse);
-    const Floats got = rig.get(out);
+    backend.mla_attention(rig.put(c.activation, {pages.rows, c.heads, c.lora}, q.latent),
+                          rig.put(c.activation, {pages.rows, c.heads, c.rope}, q.rope), device,
+                          batch, {scale_of(c), c.fp8, 0}, out, lse);
+    use(kernel, {rig.get(out), rig.get(lse)});
+  });
+}
+
+void run_case(const Case& c) {
+  const Pages pages = make_pages(c.spans, c.block_tokens);
+  const Cache cache = fill_cache(c, pages);
+  const Queries q = queries(c, pages);
+  const Expected want = expect(c, pages, cache, q.latent, q.rope, scale_of(c));
+  run_kernels(c, pages, cache, q, [&](const std::string& kernel, const Result& got) {
     report(c.fp8 ? "mla_attention fp8" : "mla_attention", kernel, c.name(),
-           worst(got, want.value, [&](size_t i) { return want.budget[i]; }));
-    report("mla_attention lse", kernel, c.name(), worst(rig.get(lse), want.lse, [](size_t) {
+           worst(got.out, want.value, [&](size_t i) { return want.budget[i]; }));
+    report("mla_attention lse", kernel, c.name(), worst(got.lse, want.lse, [](size_t) {
              return Budget{2e-5, 16.0 * budgets::kF32Rounding};
            }));
     if (c.fp8 && c.activation == DType::f32 && subjects()[0].attention_rule) {
       const Floats rule(want.rule.begin(), want.rule.end());
-      report("mla_attention rule", kernel, c.name(), relative_rms(got, rule) / 1e-3);
+      report("mla_attention rule", kernel, c.name(), relative_rms(got.out, rule) / 1e-3);
     }
   });
 }
@@ -232,6 +256,63 @@ TEST(MlaAttention, LongContexts) {
         {4, 256, 32, 64, DType::e4m3, ScaleType::f32, fp8, DType::f32, {{1015, 20}, {2060, 1}}});
     run_case(
         {4, 256, 32, 16, DType::bf16, ScaleType::f32, false, DType::bf16, {{1030, 2}, {2060, 1}}});
+  }
+}
+
+// A NaN in either part of a query is a NaN in all of its row; one in a latent or its rope part is
+// one in the rows that see it. No other row changes.
+TEST(MlaAttention, NanReachesTheRowsThatSeeIt) {
+  const std::vector<Span> spans = {{0, 70}, {1020, 10}};
+  std::vector<Case> cases;
+  for (const DType activation : {DType::f32, DType::bf16}) {
+    for (const bool fp8 : {true, false}) {
+      cases.push_back({3, 192, 16, 16, DType::e4m3, ScaleType::f32, fp8, activation, spans});
+      cases.push_back({3, 192, 16, 64, DType::e5m2, ScaleType::f32, fp8, activation, spans});
+      cases.push_back({3, 192, 16, 16, DType::e4m3, ScaleType::unit, fp8, activation, spans});
+    }
+    cases.push_back({3, 192, 16, 16, DType::bf16, ScaleType::f32, false, activation, spans});
+    cases.push_back({3, 130, 10, 16, DType::f32, ScaleType::f32, false, activation, spans});
+  }
+  for (const Case& c : cases) {
+    const Pages pages = make_pages(c.spans, c.block_tokens);
+    const Cache cache = fill_cache(c, pages);
+    const Queries q = queries(c, pages);
+    std::map<std::string, Result> clean;
+    run_kernels(c, pages, cache, q,
+                [&](const std::string& kernel, const Result& r) { clean[kernel] = r; });
+    const auto check = [&](const std::string& what, const Cache& bad, const Queries& bad_q,
+                           const std::function<bool(size_t)>& nan) {
+      run_kernels(c, pages, bad, bad_q, [&](const std::string& kernel, const Result& got) {
+        const Result& before = clean.at(kernel);
+        EXPECT_EQ("", broken_rows_differ(got.out, got.lse, before.out, before.lse, nan))
+            << kernel << " " << c.name() << " " << what;
+      });
+    };
+    for (const bool rope : {false, true}) {
+      Queries bad = q;
+      std::set<size_t> rows;
+      // The first row, one within, the first beyond a split, the last.
+      for (const int64_t row : {int64_t{0}, int64_t{69}, int64_t{74}, pages.rows - 1}) {
+        const int64_t at = row * c.heads + row % c.heads;
+        rows.insert(static_cast<size_t>(at));
+        (rope ? bad.rope[static_cast<size_t>(at * c.rope + 7)]
+              : bad.latent[static_cast<size_t>(at * c.lora + 129)]) =
+            std::numeric_limits<float>::quiet_NaN();
+      }
+      check(rope ? "q_pe" : "q", cache, bad, [&](size_t row) { return rows.contains(row); });
+      for (const auto& [sequence, position] :
+           std::vector<std::pair<size_t, int64_t>>{{0, 0}, {0, 37}, {0, 64}, {1, 5}, {1, 1024}}) {
+        Cache broken = cache;
+        (rope ? broken.rope : broken.latent).set_nan(pages.slot_of(sequence, position), 5);
+        const ops::SequenceRows& s = pages.sequences[sequence];
+        check(fmt::format("{} of position {}", rope ? "rope" : "latent", position), broken, q,
+              [&, at = position](size_t row) {
+                const int64_t token = static_cast<int64_t>(row) / c.heads;
+                return token >= s.first_row && token < s.first_row + s.rows &&
+                       s.first_position + token - s.first_row >= at;
+              });
+      }
+    }
   }
 }
 

@@ -2,7 +2,9 @@
 // lie in scattered blocks, and every byte that no position owns is NaN.
 #pragma once
 
+#include <functional>
 #include <numeric>
+#include <string>
 
 #include "conformance/oracle.h"
 #include "conformance/rig.h"
@@ -80,7 +82,14 @@ struct Plane {
 
   // Writes values / scale into a slot, from element `first`; returns what they then stand for.
   Doubles store(int64_t slot, int64_t first, const Floats& values, float scale);
+  // One element becomes NaN.
+  void set_nan(int64_t slot, int64_t element);
 };
+
+// What is wrong with a result, of which the rows (token, head) with nan(row) should be NaN in every
+// output and the others as they were before, to the bit. "" if nothing is.
+std::string broken_rows_differ(const Floats& out, const Floats& lse, const Floats& out_before,
+                               const Floats& lse_before, const std::function<bool(size_t)>& nan);
 
 // A float [slots, width] plane of scales, NaN where nothing is written.
 inline Floats unused_scales(int64_t count) {

@@ -16,6 +16,12 @@ namespace rule = attention_rule;
 
 constexpr int kRows = 6;  // 6 rows x 4 vectors = 24 accumulators of the 32 registers
 
+// The least M of a row that has seen something, one step above kNoMax. Without it a row whose
+// scores are all NaN, which no maximum shows, would pass for one that has seen nothing, and its NaN
+// sums would be dropped at the merge.
+constexpr float kLeastMax = -0x1.fffffep99f;
+static_assert(kLeastMax > rule::kNoMax);
+
 // acc[r][v] = sum over d in [begin, end) of q[r][d] * k[d][16v ..]: lanes are tokens. Every
 // accumulator is one chain over ascending d, whatever the number of rows.
 template <int R>
@@ -97,8 +103,10 @@ OCTET_AVX512_INLINE float soften(uint64_t mask, float* x, float& max, float* sum
       _mm512_max_ps(_mm512_mask_mov_ps(none, m[0], s[0]), _mm512_mask_mov_ps(none, m[1], s[1])),
       _mm512_max_ps(_mm512_mask_mov_ps(none, m[2], s[2]), _mm512_mask_mov_ps(none, m[3], s[3]))));
   const __m512 old_max = _mm512_set1_ps(max);
+  // The second operand wins over a NaN: M is never NaN, p and l are.
   const __m512 new_max =
-      _mm512_max_ps(_mm512_roundscale_ps(top, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC), old_max);
+      _mm512_max_ps(_mm512_roundscale_ps(top, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC),
+                    _mm512_max_ps(old_max, _mm512_set1_ps(kLeastMax)));
 #pragma GCC unroll 4
   for (int v = 0; v < 4; ++v) {
     s[v] = simd::exp2(_mm512_sub_ps(s[v], new_max), m[v]);
@@ -114,14 +122,14 @@ OCTET_AVX512_INLINE float soften(uint64_t mask, float* x, float& max, float* sum
   return _mm512_cvtss_f32(factor);
 }
 
-// Step 5 for one row and group: P from p. `weight` is v_scale / S.
-OCTET_AVX512_INLINE void round_p(RoundP round, const float* p, const float* weight, float* out) {
+// Step 5 for one row and group: P from p. `weight` is v_scale / S; slots outside `mask` have p = 0
+// and perhaps a poisoned weight.
+OCTET_AVX512_INLINE void round_p(RoundP round, uint64_t mask, const float* p, const float* weight,
+                                 float* out) {
   for (int v = 0; v < kTile; v += 16) {
     __m512 x = _mm512_load_ps(p + v);
     if (weight) {
-      // Masked slots have p = 0 and perhaps a poisoned weight.
-      const __mmask16 some = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NEQ_UQ);
-      x = _mm512_maskz_mul_ps(some, x, _mm512_load_ps(weight + v));
+      x = _mm512_maskz_mul_ps(static_cast<__mmask16>(mask >> v), x, _mm512_load_ps(weight + v));
     }
     if (round == RoundP::e4m3) {
       x = simd::round_e4m3(_mm512_mul_ps(x, _mm512_set1_ps(rule::kPScale)));
@@ -219,7 +227,7 @@ OCTET_AVX512 void attend(const TileShape& shape, const Math& math, const Tile& t
         s = value_weights(shape.mla, tile.v_scale + g * kTile, masks[r], weight);
         weights = weight;
       }
-      round_p(math.round, p[r], weights, rounded[r]);
+      round_p(math.round, masks[r], p[r], weights, rounded[r]);
       scale_v[r] = math.round == RoundP::e4m3 ? s * (1.0f / rule::kPScale) : s;
     }
     const int from = g * shape.group_dims;
