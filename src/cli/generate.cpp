@@ -271,7 +271,13 @@ OrderedJson Generation::json() const {
 
 void Generation::print_all() const {
   for (size_t i = 0; i < prompts_.size(); ++i) {
-    print(fmt::format("== {}\n{}\n", prompts_[i].name, completions_[i].text));
+    std::string text = completions_[i].text;
+    if (!open_.has_tokenizer()) {
+      for (const engine::SampledToken& token : completions_[i].tokens) {
+        text += fmt::format("{}{}", text.empty() ? "" : " ", token.token);
+      }
+    }
+    print(fmt::format("== {}\n{}\n", prompts_[i].name, text));
   }
 }
 
@@ -325,6 +331,11 @@ int run_generate(Args args) {
     return 0;
   }
   OpenModel open(o.model);
+  if (!o.stop.empty() && !open.has_tokenizer()) {
+    throw Error({.what = "the model has no tokenizer, so no text can stop it",
+                 .where = "--stop",
+                 .value = o.stop[0]});
+  }
   const std::vector<Prompt> prompts = read_prompts(o, open);
   check_lengths(prompts, o.max_tokens, open.max_model_len());
   const auto backend = open_backend(o.backend);

@@ -160,8 +160,10 @@ StepOutput Runner::wait() {
                        .logprob = slot.host.logprobs.as<float>()[row],
                        .rank = slot.host.ranks.as<int32_t>()[row]};
     if (!std::isfinite(token.logprob)) {
-      throw Fault(fmt::format("step {}, slice {}: the sampled token {} has log-probability {}",
-                              slot.step, i, token.token, token.logprob));
+      throw Fault(
+          fmt::format("the model gives NaN or infinite logits in step {}, slice {} (token {} has "
+                      "log-probability {}): octet inspect MODEL finds where a weight is broken",
+                      slot.step, i, token.token, token.logprob));
     }
     for (int64_t k = 0; k < slot.logprobs[i]; ++k) {
       const auto at = static_cast<size_t>(row * top + k);
