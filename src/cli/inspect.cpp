@@ -62,6 +62,19 @@ void read_policy(const OpenModel& open, Facts& facts) {
   }
 }
 
+// Names come from a file: what could steer a terminal is shown as \xNN.
+std::string printable(std::string_view text) {
+  std::string shown;
+  for (const char c : text) {
+    if (c >= ' ' && c <= '~') {
+      shown += c;
+    } else {
+      shown += fmt::format("\\x{:02x}", static_cast<uint8_t>(c));
+    }
+  }
+  return shown;
+}
+
 bool is_scale(std::string_view name) {
   return name.ends_with("_scale") || name.ends_with("_scale_inv");
 }
@@ -81,8 +94,12 @@ void read_tensors(const OpenModel& open, bool with_scan, Facts& facts) {
       facts.faults.push_back(
           fmt::format("{}: {} NaN, {} infinite", fact.name, fact.scan->nan, fact.scan->inf));
     }
-    if (is_scale(fact.name) && fact.scan->least <= 0) {
+    if (!is_scale(fact.name)) continue;
+    if (fact.scan->least < model::kLeastScale) {
       facts.faults.push_back(fmt::format("{}: a scale of {}", fact.name, fact.scan->least));
+    }
+    if (fact.scan->most > model::kMostScale) {
+      facts.faults.push_back(fmt::format("{}: a scale of {}", fact.name, fact.scan->most));
     }
   }
 }
@@ -97,7 +114,7 @@ std::string tensor_lines(const Facts& facts, bool all) {
   for (const TensorFact& fact : facts.tensors) {
     const std::string name = all ? fact.name : folded(fact.name);
     Group& group = groups[fmt::format("{:<9} {:<16} {}", name_of(fact.tensor.type),
-                                      to_string(fact.tensor.shape), name)];
+                                      to_string(fact.tensor.shape), printable(name))];
     group.bytes += fact.tensor.bytes();
     group.elements += fact.tensor.count();
     if (fact.scan) {
@@ -204,6 +221,8 @@ int run_inspect(Args args) {
     print(table.output());
     return 0;
   }
+  o.model.shape_alone = true;
+  o.scan = o.scan && !o.model.random_weights;  // whose values say nothing
   const OpenModel open(o.model);
   Facts facts;
   read_policy(open, facts);
@@ -211,9 +230,11 @@ int run_inspect(Args args) {
   if (prints_text(o.json)) {
     print(summary(open, facts) + tensor_lines(facts, o.all) + policy_lines(facts, o.all));
     if (!facts.notices.empty()) print("\n");
-    for (const std::string& notice : facts.notices) print(fmt::format("notice: {}\n", notice));
-    for (const std::string& fault : facts.faults) print(fmt::format("BROKEN: {}\n", fault));
-    if (o.scan && facts.faults.empty()) print("\nno NaN, no infinity, no scale at or below zero\n");
+    for (const std::string& notice : facts.notices)
+      print(fmt::format("notice: {}\n", printable(notice)));
+    for (const std::string& fault : facts.faults)
+      print(fmt::format("BROKEN: {}\n", printable(fault)));
+    if (o.scan && facts.faults.empty()) print("\nno NaN, no infinity, no scale out of range\n");
   }
   write_json(o.json, json_of(open, facts));
   return facts.faults.empty() ? 0 : 1;

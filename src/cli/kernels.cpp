@@ -1,6 +1,8 @@
 // octet kernels MODEL: which kernel runs each shape of a model, and why not another.
 #include <fmt/format.h>
 
+#include <charconv>
+
 #include "cli/name_patterns.h"
 #include "cli/open_model.h"
 #include "cli/output.h"
@@ -99,17 +101,19 @@ std::vector<Problem> problems_of(const OpenModel& open) {
 }
 
 std::vector<int64_t> parse_batches(const std::string& text) {
+  constexpr int64_t most = 1 << 20;
   std::vector<int64_t> batches;
   for (size_t at = 0; at <= text.size();) {
     const size_t comma = std::min(text.find(',', at), text.size());
     const std::string part = text.substr(at, comma - at);
-    char* end = nullptr;
-    const int64_t batch = std::strtoll(part.c_str(), &end, 10);
-    if (part.empty() || *end != '\0' || batch < 1) {
+    const char* end = part.data() + part.size();
+    int64_t batch = 0;
+    const auto [rest, fault] = std::from_chars(part.data(), end, batch);
+    if (fault != std::errc() || rest != end || batch < 1 || batch > most) {
       throw Error({.what = "a batch is a number of rows",
                    .where = "--batches",
                    .value = part,
-                   .accepted = "numbers above 0, separated by commas"});
+                   .accepted = fmt::format("1 to {}, separated by commas", most)});
     }
     batches.push_back(batch);
     at = comma + 1;
@@ -142,6 +146,7 @@ int run_kernels(Args args) {
     return 0;
   }
   const std::vector<int64_t> batches = parse_batches(o.batches);
+  o.model.shape_alone = true;
   OpenModel open(o.model);
   const auto backend = open_backend(o.backend);
   open.load(*backend, 1);

@@ -67,7 +67,8 @@ std::shared_ptr<const model::WeightSource> open_source(const ModelOptions& optio
     return std::make_shared<model::Checkpoint>(options.path);
   }
   return std::make_shared<model::RandomWeights>(
-      config, model::RandomOptions{.seed = static_cast<uint64_t>(options.seed)});
+      config, model::RandomOptions{.seed = static_cast<uint64_t>(options.seed),
+                                   .shared = options.shape_alone});
 }
 
 }  // namespace
@@ -160,6 +161,11 @@ const text::Tokenizer& OpenModel::tokenizer() const {
 std::vector<int32_t> OpenModel::encode(const std::string& text, const std::string& where,
                                        const text::EncodeOptions& options) const {
   std::vector<int32_t> ids = tokenizer().encode(text, options);
+  require_known(ids, where);
+  return ids;
+}
+
+void OpenModel::require_known(std::span<const int32_t> ids, const std::string& where) const {
   for (const int32_t id : ids) {
     if (id < config_.vocab) continue;
     throw Error({.what = "the tokenizer has more tokens than the model's embedding",
@@ -168,7 +174,6 @@ std::vector<int32_t> OpenModel::encode(const std::string& text, const std::strin
                  .accepted = fmt::format("tokens 0 to {}", config_.vocab - 1),
                  .fix = "check that tokenizer.json belongs to this model"});
   }
-  return ids;
 }
 
 const model::Model& OpenModel::load(ops::Backend& backend, int64_t max_tokens) {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,9 @@ struct BackendOptions {
 struct ModelOptions {
   std::string path;
   bool random_weights = false;
-  int64_t seed = 0;     // of random weights
+  int64_t seed = 0;  // of random weights
+  // Nothing is computed: random weights may share their memory, so that any shape fits.
+  bool shape_alone = false;
   std::string compute;  // "" = what the checkpoint suggests
   std::string scheme;   // "" = fp8_channel, if it is needed
   std::string policy;   // a file
@@ -67,6 +70,8 @@ class OpenModel {
   // The ids of a text. Error, naming `where`, if the model's embedding does not have one of them.
   std::vector<int32_t> encode(const std::string& text, const std::string& where,
                               const text::EncodeOptions& options = {}) const;
+  // Error, naming `where`, if the embedding lacks one of the tokenizer's ids.
+  void require_known(std::span<const int32_t> ids, const std::string& where) const;
   // Moves it out, for owners that outlive this.
   std::optional<text::Tokenizer> take_tokenizer() { return std::move(tokenizer_); }
 
