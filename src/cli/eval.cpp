@@ -57,6 +57,7 @@ Cut cut_text(const EvalOptions& o, const OpenModel& open) {
   // The model's BOS, whether or not its tokenizer puts one before every text.
   const std::optional<int32_t> bos =
       open.config().bos ? open.config().bos : open.tokenizer().bos_id();
+  if (bos) open.require_known({&*bos, 1}, "the begin-of-text token");
   return {offline::cut(ids, bos, convention, window, open.max_model_len()),
           offline::describe(convention, window, bos.has_value())};
 }
@@ -246,6 +247,7 @@ std::vector<int64_t> parse_lengths(const std::string& text, int64_t limit) {
     }
     lengths.push_back(length);
   }
+  if (lengths.empty()) throw Error({.what = "no lengths are given", .where = "--lengths"});
   return lengths;
 }
 
@@ -279,6 +281,7 @@ int run_needle_task(Args args) {
   for (const int64_t length : lengths) {
     const auto cases = offline::needle_cases(open.tokenizer(), haystack, length, o.count,
                                              static_cast<uint64_t>(o.seed));
+    for (const offline::NeedleCase& one : cases) open.require_known(one.prompt, o.text);
     const offline::NeedleResult result =
         offline::run_needle(subject_of(open, *backend), open.tokenizer(), length, cases,
                             [&](int64_t done) { progress.advance(done); });
