@@ -291,7 +291,12 @@ TEST(Completions, AClientThatGoesAwayCancelsItsChoices) {
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   serving.rig.backend.let_go();
   EXPECT_EQ(complete(serving, R"("max_tokens":2)").status, 200);
-  for (int i = 0; i < 400 && serving.engine.stats().scheduler.finished_cancelled < 4; ++i) {
+  // The numbers are published after each step, a moment after its answers are delivered.
+  const auto settled = [&] {
+    const auto stats = serving.engine.stats().scheduler;
+    return stats.finished_cancelled == 4 && stats.blocks_held == 0;
+  };
+  for (int i = 0; i < 400 && !settled(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   EXPECT_EQ(serving.engine.stats().scheduler.finished_cancelled, 4);
