@@ -34,6 +34,11 @@ inline constexpr int64_t kTurn = 8;  // groups of x whose accumulators are kept 
 struct CellScales {
   const float* w = nullptr;  // [cell][4 rows]
   const float* x = nullptr;  // [cell][M rows], only where the kernel does not scale x beforehand
+
+  void next(int rows) {
+    w += 4;
+    if (x) x += rows;
+  }
 };
 
 template <class Math, int M>
@@ -172,7 +177,7 @@ OCTET_AVX512 void direct_tile(const Rows4& rows, int64_t k_size, const std::byte
     acc.store(total);
   } else {
     acc.store(total);
-    for (int64_t k = 0; k < k_size; k += kCell, scales.w += 4, scales.x += M) {
+    for (int64_t k = 0; k < k_size; k += kCell, scales.next(M)) {
       acc.clear();
       for (int64_t c = k; c < std::min(k + kCell, k_size); c += kChunk, x += x_step) {
         if (c < full) {
@@ -202,7 +207,7 @@ OCTET_AVX512 void packed_tile(const std::byte* w, const std::byte* x, int64_t ch
     return;
   }
   if (first) acc.store(total);
-  for (int64_t c = 0; c < chunks; c += 2, scales.w += 4, scales.x += M) {
+  for (int64_t c = 0; c < chunks; c += 2, scales.next(M)) {
     acc.clear();
     packed_chunk<Math, M>(acc, w, x);
     w += w_step, x += x_step;

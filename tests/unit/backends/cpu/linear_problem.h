@@ -136,15 +136,25 @@ struct LinearProblem {
             .input_format = x_form.format,
             .activation = x.quant ? DType::bf16 : x_form.type};
   }
-  // The exact sum, and the sum of magnitudes that bounds its rounding.
-  void expected(int64_t row, int64_t col, double& sum, double& magnitude) const {
-    sum = bias.memory ? bias.values[static_cast<size_t>(col)] : 0.0;
-    magnitude = std::abs(sum);
-    for (int64_t i = 0; i < k; ++i) {
-      const double product = x.at(row, i) * w.at(col, i);
-      sum += product;
-      magnitude += std::abs(product);
+  // For every output the sum, and the sum of magnitudes that bounds its rounding.
+  struct Expected {
+    double sum, magnitude;
+  };
+  std::vector<Expected> expected() const {
+    std::vector<Expected> out;
+    for (int64_t row = 0; row < m; ++row) {
+      for (int64_t col = 0; col < n; ++col) {
+        Expected e{bias.memory ? bias.values[static_cast<size_t>(col)] : 0.0, 0.0};
+        e.magnitude = std::abs(e.sum);
+        for (int64_t i = 0; i < k; ++i) {
+          const double product = x.at(row, i) * w.at(col, i);
+          e.sum += product;
+          e.magnitude += std::abs(product);
+        }
+        out.push_back(e);
+      }
     }
+    return out;
   }
 };
 
