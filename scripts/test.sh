@@ -1,16 +1,17 @@
 #!/bin/bash
-# All tests: test.sh [--sanitizers]
+# All tests: test.sh [--no-fuzz] [--sanitizers]
 #   format check, build, ctest, a short run of every fuzz target; with --sanitizers also ASan and
-#   UBSan on the unit and golden tests and TSan on engine and server.
+#   UBSan on the unit and golden tests and TSan on engine and server (an hour on 2 cores).
 # The last lines are ctest's summary and the time of every phase.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-sanitizers=no
+sanitizers=no fuzz=yes
 for arg in "$@"; do
   case $arg in
     --sanitizers) sanitizers=yes ;;
-    *) echo "test.sh: unknown argument $arg; accepted: --sanitizers" >&2; exit 2 ;;
+    --no-fuzz) fuzz=no ;;
+    *) echo "test.sh: unknown argument $arg; accepted: --no-fuzz, --sanitizers" >&2; exit 2 ;;
   esac
 done
 
@@ -47,8 +48,10 @@ cmake --build build/cpu
 phase "tests"
 ctest --test-dir build/cpu --output-on-failure | tee build/ctest.log
 
-phase "fuzz"
-scripts/fuzz.sh 20
+if [ $fuzz = yes ]; then
+  phase "fuzz"
+  scripts/fuzz.sh 20
+fi
 
 # sanitized PRESET CTEST_ARGS...: builds the binaries of the chosen tests alone, and runs them.
 sanitized() {
