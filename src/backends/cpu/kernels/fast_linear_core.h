@@ -23,7 +23,7 @@ inline constexpr int64_t kFewGroups = 4;  // of x: then W is decoded for one til
 inline constexpr int64_t kTurn = 8;  // groups of x whose accumulators are kept over blocks of k
 
 // --- tiles ------------------------------------------------------------------------------------
-// A tile is M rows of x by 4 rows of W. Its accumulators are one register an output.
+// A tile is M rows of x by R = 4 rows of W. Its accumulators are one register an output.
 //
 //              W row 0   1   2   3
 //   x row 0      acc   acc acc acc       per register of k: M + 4 loads for 4 M products;
@@ -32,53 +32,56 @@ inline constexpr int64_t kTurn = 8;  // groups of x whose accumulators are kept 
 
 // Scales that vary along k, from the tile's first cell on; null where none does.
 struct CellScales {
-  const float* w = nullptr;  // [cell][4 rows]
+  const float* w = nullptr;  // [cell][R rows]
   const float* x = nullptr;  // [cell][M rows], only where the kernel does not scale x beforehand
 
-  void next(int rows) {
-    w += 4;
-    if (x) x += rows;
+  void next(int x_rows, int w_rows) {
+    w += w_rows;
+    if (x) x += x_rows;
   }
 };
 
-template <class Math, int M>
+template <class Math, int M, int R>
 struct Accumulators {
-  __m512 at[M][4];
+  __m512 at[M][R];
 
   OCTET_AVX512_INLINE void clear() {
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 4
-      for (int r = 0; r < 4; ++r) at[m][r] = _mm512_setzero_ps();
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) at[m][r] = _mm512_setzero_ps();
     }
   }
   OCTET_AVX512_INLINE void load(const float* from) {
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 4
-      for (int r = 0; r < 4; ++r) at[m][r] = _mm512_load_ps(from + (m * 4 + r) * 16);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) at[m][r] = _mm512_load_ps(from + (m * R + r) * 16);
     }
   }
   OCTET_AVX512_INLINE void store(float* to) const {
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 4
-      for (int r = 0; r < 4; ++r) _mm512_store_ps(to + (m * 4 + r) * 16, at[m][r]);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) _mm512_store_ps(to + (m * R + r) * 16, at[m][r]);
     }
   }
   // total += this * scale of the cell.
   OCTET_AVX512_INLINE void fold(float* total, const CellScales& scales) const {
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
-      alignas(16) float both[4];
+      alignas(16) float both[R];
       const float* scale = scales.w;
       if constexpr (Math::scales_x) {
-        _mm_store_ps(both, _mm_mul_ps(_mm_loadu_ps(scales.w), _mm_set1_ps(scales.x[m])));
+        const __m128 x = _mm_set1_ps(scales.x[m]);
+        for (int r = 0; r < R; r += 4) {
+          _mm_store_ps(both + r, _mm_mul_ps(_mm_loadu_ps(scales.w + r), x));
+        }
         scale = both;
       }
-#pragma GCC unroll 4
-      for (int r = 0; r < 4; ++r) {
-        float* to = total + (m * 4 + r) * 16;
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        float* to = total + (m * R + r) * 16;
         _mm512_store_ps(to,
                         _mm512_fmadd_ps(at[m][r], _mm512_set1_ps(scale[r]), _mm512_load_ps(to)));
       }
@@ -89,41 +92,46 @@ struct Accumulators {
   }
 };
 
-// Four rows of W from the mapping; rows beyond the last repeat it, and are not written out.
-struct Rows4 {
-  const std::byte* row[4];
-  int64_t ahead;  // bytes: the same place in the next four rows, which is prefetched
+// R rows of W from the mapping; rows beyond the last repeat it, and are not written out.
+template <int R>
+struct WeightRows {
+  const std::byte* row[R];
+  int64_t ahead;  // bytes: the same place in the next R rows, which is prefetched
 
-  static Rows4 of(const Matrix& w, int64_t n) {
-    Rows4 rows;
-    for (int r = 0; r < 4; ++r) rows.row[r] = w.row(std::min(n + r, w.rows - 1));
-    rows.ahead = 4 * w.row_bytes;
+  static WeightRows of(const Matrix& w, int64_t n) {
+    WeightRows rows;
+    for (int r = 0; r < R; ++r) rows.row[r] = w.row(std::min(n + r, w.rows - 1));
+    rows.ahead = R * w.row_bytes;
     return rows;
   }
 };
 
-// The lines of one chunk, `ahead` bytes on. Integers, as the place may lie beyond the mapping.
+// Asks for what comes later: into L2 the lines of this chunk in the next rows (`ahead` bytes on),
+// and into L1 those of this row a few chunks on. Asking for the next rows into L1 would drive x out
+// of it. Integers, as the places may lie beyond the mapping.
 template <int Lines>
-OCTET_AVX512_INLINE void prefetch_ahead(const std::byte* p, int64_t ahead) {
+OCTET_AVX512_INLINE void prefetch(const std::byte* p, int64_t ahead) {
+  const auto here = reinterpret_cast<uintptr_t>(p);
 #pragma GCC unroll 4
   for (int line = 0; line < Lines; ++line) {
-    const uintptr_t place = reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(ahead) +
-                            static_cast<uintptr_t>(64 * line);
-    _mm_prefetch(reinterpret_cast<const char*>(place), _MM_HINT_T0);
+    const auto far = here + static_cast<uintptr_t>(ahead + 64 * line);
+    const auto near = here + static_cast<uintptr_t>(256 * Lines + 64 * line);
+    _mm_prefetch(reinterpret_cast<const char*>(far), _MM_HINT_T1);
+    _mm_prefetch(reinterpret_cast<const char*>(near), _MM_HINT_T0);
   }
 }
 
 // acc += one chunk, W decoded in registers.
-template <class Math, int M, class Decoder, bool Full>
-OCTET_AVX512_INLINE void direct_chunk(Accumulators<Math, M>& acc, const Decoder& decoder,
-                                      const Rows4& rows, int64_t k, int64_t valid,
+template <class Math, int M, int R, class Decoder, bool Full>
+OCTET_AVX512_INLINE void direct_chunk(Accumulators<Math, M, R>& acc, const Decoder& decoder,
+                                      const WeightRows<R>& rows, int64_t k, int64_t valid,
                                       const std::byte* x) {
-#pragma GCC unroll 4
-  for (int r = 0; r < 4; ++r) {
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
     const std::byte* p = rows.row[r] + k * Decoder::bytes;
     typename Math::Vec w[Math::vecs];
     if constexpr (Full) {
-      prefetch_ahead<Decoder::bytes>(p, rows.ahead);
+      prefetch<Decoder::bytes>(p, rows.ahead);
       decoder.full(p, w);
     } else {
       decoder.part(p, valid, w);
@@ -140,7 +148,7 @@ OCTET_AVX512_INLINE void direct_chunk(Accumulators<Math, M>& acc, const Decoder&
 
 // acc += one chunk, W decoded already: [register of k][4 rows].
 template <class Math, int M>
-OCTET_AVX512_INLINE void packed_chunk(Accumulators<Math, M>& acc, const std::byte* w,
+OCTET_AVX512_INLINE void packed_chunk(Accumulators<Math, M, 4>& acc, const std::byte* w,
                                       const std::byte* x) {
 #pragma GCC unroll 4
   for (int v = 0; v < Math::vecs; ++v) {
@@ -158,32 +166,32 @@ OCTET_AVX512_INLINE void packed_chunk(Accumulators<Math, M>& acc, const std::byt
   }
 }
 
-// M rows of x by four rows of W, over all of k. The sums go to `total` as lanes.
-template <class Math, int M, class Decoder, bool Fold>
-OCTET_AVX512 void direct_tile(const Rows4& rows, int64_t k_size, const std::byte* x,
+// M rows of x by R rows of W, over all of k. The sums go to `total` as lanes.
+template <class Math, int M, int R, class Decoder, bool Fold>
+OCTET_AVX512 void direct_tile(const WeightRows<R>& rows, int64_t k_size, const std::byte* x,
                               CellScales scales, float* total) {
   const Decoder decoder = Decoder::make();
   const int64_t full = k_size / kChunk * kChunk;
   constexpr int64_t x_step = Math::vecs * M * 64;
-  Accumulators<Math, M> acc;
+  Accumulators<Math, M, R> acc;
   acc.clear();
   if constexpr (!Fold) {
     for (int64_t k = 0; k < full; k += kChunk, x += x_step) {
-      direct_chunk<Math, M, Decoder, true>(acc, decoder, rows, k, kChunk, x);
+      direct_chunk<Math, M, R, Decoder, true>(acc, decoder, rows, k, kChunk, x);
     }
     if (full < k_size) {
-      direct_chunk<Math, M, Decoder, false>(acc, decoder, rows, full, k_size - full, x);
+      direct_chunk<Math, M, R, Decoder, false>(acc, decoder, rows, full, k_size - full, x);
     }
     acc.store(total);
   } else {
     acc.store(total);
-    for (int64_t k = 0; k < k_size; k += kCell, scales.next(M)) {
+    for (int64_t k = 0; k < k_size; k += kCell, scales.next(M, R)) {
       acc.clear();
       for (int64_t c = k; c < std::min(k + kCell, k_size); c += kChunk, x += x_step) {
         if (c < full) {
-          direct_chunk<Math, M, Decoder, true>(acc, decoder, rows, c, kChunk, x);
+          direct_chunk<Math, M, R, Decoder, true>(acc, decoder, rows, c, kChunk, x);
         } else {
-          direct_chunk<Math, M, Decoder, false>(acc, decoder, rows, c, k_size - c, x);
+          direct_chunk<Math, M, R, Decoder, false>(acc, decoder, rows, c, k_size - c, x);
         }
       }
       acc.fold(total, scales);
@@ -195,7 +203,7 @@ OCTET_AVX512 void direct_tile(const Rows4& rows, int64_t k_size, const std::byte
 template <class Math, int M>
 OCTET_AVX512 void packed_tile(const std::byte* w, const std::byte* x, int64_t chunks,
                               CellScales scales, bool first, float* total) {
-  Accumulators<Math, M> acc;
+  Accumulators<Math, M, 4> acc;
   acc.clear();
   constexpr int64_t w_step = Math::vecs * 4 * 64, x_step = Math::vecs * M * 64;
   if (!scales.w) {
@@ -207,7 +215,7 @@ OCTET_AVX512 void packed_tile(const std::byte* w, const std::byte* x, int64_t ch
     return;
   }
   if (first) acc.store(total);
-  for (int64_t c = 0; c < chunks; c += 2, scales.next(M)) {
+  for (int64_t c = 0; c < chunks; c += 2, scales.next(M, 4)) {
     acc.clear();
     packed_chunk<Math, M>(acc, w, x);
     w += w_step, x += x_step;
@@ -227,9 +235,9 @@ OCTET_AVX512_INLINE __m128 load_bias(const Output& out, int64_t n, __mmask8 mask
   return _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(halves), 16));
 }
 
-// Adds the lanes of `rows` x 4 accumulators, scales them, and writes columns [n, min(n + 4, last)).
-// `x_scales`: one a row, or null.
-OCTET_AVX512 inline void finish(const float* total, int64_t rows, int64_t first_row,
+// Adds the lanes of four accumulators of each of `rows` rows, which are `step` floats apart, scales
+// the sums, and writes columns [n, min(n + 4, last)). `x_scales`: one a row, or null.
+OCTET_AVX512 inline void finish(const float* total, int64_t step, int64_t rows, int64_t first_row,
                                 const float* x_scales, const Matrix& w, int64_t n, int64_t last,
                                 const Output& out) {
   const auto mask = static_cast<__mmask8>(simd::first_lanes(last - n, 4));
@@ -239,7 +247,7 @@ OCTET_AVX512 inline void finish(const float* total, int64_t rows, int64_t first_
   }
   const __m128 factor = _mm_load_ps(scale);
   const __m128 bias = out.bias ? load_bias(out, n, mask) : _mm_setzero_ps();
-  for (int64_t m = 0; m < rows; ++m, total += 64) {
+  for (int64_t m = 0; m < rows; ++m, total += step) {
     __m128 sum = simd::reduce4(_mm512_load_ps(total), _mm512_load_ps(total + 16),
                                _mm512_load_ps(total + 32), _mm512_load_ps(total + 48));
     if (x_scales) sum = _mm_mul_ps(sum, _mm_set1_ps(x_scales[m]));
@@ -256,13 +264,14 @@ OCTET_AVX512 inline void finish(const float* total, int64_t rows, int64_t first_
   }
 }
 
-// The scales of rows n .. n+3 by cell, [cell][4]; 1 if they do not vary (those of x do).
-inline void gather_scales(const Matrix& w, int64_t n, float* out) {
+// The scales of R rows from n on by cell, [cell][R]; 1 if they do not vary (those of x do).
+template <int R>
+void gather_scales(const Matrix& w, int64_t n, float* out) {
   const int64_t cells = (w.k + kCell - 1) / kCell;
-  if (!w.scales.varies) std::fill_n(out, 4 * cells, 1.0f);
-  for (int r = 0; w.scales.varies && r < 4; ++r) {
+  if (!w.scales.varies) std::fill_n(out, R * cells, 1.0f);
+  for (int r = 0; w.scales.varies && r < R; ++r) {
     const std::byte* from = w.scales.row(std::min(n + r, w.rows - 1));
-    for (int64_t c = 0; c < cells; ++c) out[c * 4 + r] = load_f32(from + c * w.scales.col_bytes);
+    for (int64_t c = 0; c < cells; ++c) out[c * R + r] = load_f32(from + c * w.scales.col_bytes);
   }
 }
 
@@ -271,13 +280,13 @@ template <class Math, class Decoder>
 OCTET_AVX512 void decode_rows4(const Matrix& w, int64_t n, int64_t first, int64_t chunks,
                                std::byte* out) {
   const Decoder decoder = Decoder::make();
-  const Rows4 rows = Rows4::of(w, n);
+  const auto rows = WeightRows<4>::of(w, n);
   for (int64_t k = first * kChunk; k < (first + chunks) * kChunk; k += kChunk) {
     for (int r = 0; r < 4; ++r) {
       const std::byte* p = rows.row[r] + k * Decoder::bytes;
       typename Math::Vec v[Math::vecs];
       if (w.k - k >= kChunk) {
-        prefetch_ahead<Decoder::bytes>(p, rows.ahead);
+        prefetch<Decoder::bytes>(p, rows.ahead);
         decoder.full(p, v);
       } else {
         decoder.part(p, w.k - k, v);
@@ -372,7 +381,7 @@ void panel_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t
       if (!cut.few) {
         decode_rows4<Math, Decoder>(w, n0 + 4 * q, 0, cut.chunks, panel + q * cut.quad_bytes());
       }
-      if (fold) gather_scales(w, n0 + 4 * q, scales + q * 4 * cut.cells);
+      if (fold) gather_scales<4>(w, n0 + 4 * q, scales + q * 4 * cut.cells);
     }
     // One tile: group g by four rows of W decoded at `values`, chunks [c, c + count).
     const auto tile = [&](int64_t g, int64_t place, int64_t q, int64_t c, int64_t count,
@@ -384,7 +393,7 @@ void panel_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t
       if (fold && Math::scales_x) cells.x = x.cell_scales(first) + c / 2 * m;
       tiles[m](values, x.data(first) + c * Cut<Math>::chunk_bytes * m, count, cells, c == 0, total);
       if (c + count == cut.chunks) {
-        finish(total, m, first, x.row_scales(first), w, n0 + 4 * q, end, out);
+        finish(total, 4 * 16, m, first, x.row_scales(first), w, n0 + 4 * q, end, out);
       }
     };
     for (int64_t g0 = 0; g0 < packed.groups; g0 += cut.turn) {
@@ -409,29 +418,43 @@ void panel_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t
   }
 }
 
-// One group of x: W is decoded in registers, used, and never written.
+// One group of x: W is decoded in registers, used, and never written. For one or two rows of x,
+// which wait for memory, eight rows of W are read side by side: that is as many streams as the
+// memory likes, and registers are free.
+template <class Math, int R, class Decoder, bool Fold>
+struct DirectTiles {
+  using Tile = void (*)(const WeightRows<R>&, int64_t, const std::byte*, CellScales, float*);
+  static constexpr Tile tiles[] = {
+      nullptr,
+      direct_tile<Math, 1, R, Decoder, Fold>,
+      direct_tile<Math, 2, R, Decoder, Fold>,
+      direct_tile<Math, R == 8 ? 2 : 3, R, Decoder, Fold>,
+      direct_tile<Math, R == 8 ? 2 : 4, R, Decoder, Fold>,
+      direct_tile<Math, R == 8 ? 2 : 5, R, Decoder, Fold>,
+      direct_tile<Math, R == 8 ? 2 : 6, R, Decoder, Fold>,
+  };
+};
+
 template <class Math, class Decoder, bool Fold>
 void direct_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t end,
                     const Output& out, std::byte* scratch) {
-  using Tile = void (*)(const Rows4&, int64_t, const std::byte*, CellScales, float*);
-  static constexpr Tile tiles[kGroup + 1] = {
-      nullptr,
-      direct_tile<Math, 1, Decoder, Fold>,
-      direct_tile<Math, 2, Decoder, Fold>,
-      direct_tile<Math, 3, Decoder, Fold>,
-      direct_tile<Math, 4, Decoder, Fold>,
-      direct_tile<Math, 5, Decoder, Fold>,
-      direct_tile<Math, 6, Decoder, Fold>,
-  };
   alignas(64) float total[kGroup * 4 * 16];
   const PackedRows x(packed, w.k);
   auto* scales = reinterpret_cast<float*>(scratch);
   const CellScales cells{scales, x.cell_scales(0)};
-  for (int64_t n = begin; n < end; n += 4) {
-    if constexpr (Fold) gather_scales(w, n, scales);
-    tiles[packed.rows](Rows4::of(w, n), w.k, x.data(0), cells, total);
-    finish(total, packed.rows, 0, x.row_scales(0), w, n, end, out);
+  const auto tile = [&]<int R>(int64_t n) {
+    if constexpr (Fold) gather_scales<R>(w, n, scales);
+    DirectTiles<Math, R, Decoder, Fold>::tiles[packed.rows](WeightRows<R>::of(w, n), w.k, x.data(0),
+                                                            cells, total);
+    for (int64_t r = 0; r < R; r += 4) {
+      finish(total + r * 16, R * 16, packed.rows, 0, x.row_scales(0), w, n + r, end, out);
+    }
+  };
+  int64_t n = begin;
+  if (packed.rows <= 2) {
+    for (; n + 8 <= end; n += 8) tile.template operator()<8>(n);
   }
+  for (; n < end; n += 4) tile.template operator()<4>(n);
 }
 
 template <class Math>
@@ -451,7 +474,8 @@ void all_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t e
 template <class Math>
 size_t thread_scratch_bytes(const Matrix& w, int64_t rows) {
   const Cut<Math> cut(w.k, (rows + kGroup - 1) / kGroup);
-  return static_cast<size_t>(cut.panel_bytes() + cut.total_bytes() + cut.scale_bytes());
+  const int64_t bytes = cut.panel_bytes() + cut.total_bytes() + cut.scale_bytes();
+  return static_cast<size_t>(bytes);
 }
 
 }  // namespace octet::cpu::fast
