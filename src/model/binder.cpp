@@ -91,33 +91,37 @@ bool Binder::has(const std::string& name, const Shape& shape) const {
   return find(name, shape) != nullptr;
 }
 
-Tensor Binder::require(const std::string& name, const Shape& shape) const {
-  const Tensor* found = find(name, shape);
-  if (!found) {
-    throw Error({.what = "the checkpoint lacks a tensor that the model needs",
-                 .where = fmt::format("tensor '{}' of {}", name, config_.architecture),
-                 .value = "no tensor of that name",
-                 .accepted = fmt::format("a tensor of shape {}", to_string(shape)),
-                 .fix = "check that all shards are there and that config.json belongs to them"});
-  }
-  if (found->shape != shape) {
-    throw Error({.what = "a tensor has the wrong shape",
-                 .where = fmt::format("tensor '{}' in {}", name, source_->locate(name)),
-                 .value = to_string(found->shape),
-                 .accepted = to_string(shape),
-                 .fix = "check that config.json belongs to this checkpoint"});
-  }
-  return *found;
+const Tensor& Binder::require_any(const std::string& name, const Shape& shape) const {
+  if (const Tensor* found = find(name, shape)) return *found;
+  throw Error({.what = "the checkpoint lacks a tensor that the model needs",
+               .where = fmt::format("tensor '{}' of {}", name, config_.architecture),
+               .value = "no tensor of that name",
+               .accepted = fmt::format("a tensor of shape {}", to_string(shape)),
+               .fix = "check that all shards are there and that config.json belongs to them"});
 }
 
-void Binder::require_any(const std::string& name) const {
-  if (!find(name, {1})) require(name, {1});  // throws
+const Tensor& Binder::require(const std::string& name, const Shape& shape) const {
+  const Tensor& found = require_any(name, shape);
+  if (found.shape == shape) return found;
+  throw Error({.what = "a tensor has the wrong shape",
+               .where = fmt::format("tensor '{}' in {}", name, source_->locate(name)),
+               .value = to_string(found.shape),
+               .accepted = to_string(shape),
+               .fix = "check that config.json belongs to this checkpoint"});
 }
 
 Tensor Binder::own(DType type, Shape shape, const std::string& what) {
   memory_.buffers.push_back(
       backend_.alloc(static_cast<size_t>(shape.count()) * size_of(type), what));
   return memory_.buffers.back().tensor(type, shape);
+}
+
+// For host memory that goes when the caller returns.
+Tensor Binder::copy_to_device(const Tensor& host, const std::string& what) {
+  Tensor device = own(host.type, host.shape, what);
+  backend_.copy(host, device);
+  backend_.sync();
+  return device;
 }
 
 // On a CPU the mapped file is the weight; elsewhere it is copied over once.
@@ -150,28 +154,21 @@ Tensor Binder::fp32(const std::string& name, Shape shape) {
                  .accepted = std::string(kFloatTypes)});
   }
   std::vector<float> values = to_float(stored);
-  Tensor device = own(DType::f32, shape, "weights");
-  backend_.copy(Tensor(values.data(), DType::f32, shape), device);
-  backend_.sync();  // `values` goes now
-  return device;
+  return copy_to_device(Tensor(values.data(), DType::f32, shape), "weights");
 }
 
 Tensor Binder::fp32_broadcast(const std::string& name, int64_t count) {
-  const Tensor* found = find(name, {count});
-  invariant(found != nullptr, "fp32_broadcast is for tensors that has() found");
-  if (!is_float(found->type) || (found->count() != 1 && found->count() != count)) {
+  const Tensor& found = require_any(name, {count});
+  if (!is_float(found.type) || (found.count() != 1 && found.count() != count)) {
     throw Error(
         {.what = "a scale has the wrong shape or type",
          .where = fmt::format("tensor '{}' in {}", name, source_->locate(name)),
-         .value = fmt::format("{} {}", safetensors_name(found->type), to_string(found->shape)),
+         .value = fmt::format("{} {}", safetensors_name(found.type), to_string(found.shape)),
          .accepted = fmt::format("{}, one value or {}", kFloatTypes, count)});
   }
-  std::vector<float> values = to_float(*found);
+  std::vector<float> values = to_float(found);
   if (values.size() == 1) values.resize(static_cast<size_t>(count), values[0]);
-  Tensor device = own(DType::f32, {count}, "scales");
-  backend_.copy(Tensor(values.data(), DType::f32, {count}), device);
-  backend_.sync();
-  return device;
+  return copy_to_device(Tensor(values.data(), DType::f32, {count}), "scales");
 }
 
 void Binder::report(std::vector<std::string>& notices) const {
@@ -234,11 +231,8 @@ Tensor Binder::stored_scales(const std::string& module, const QuantFormat& forma
          .accepted = "finite numbers above 0",
          .fix = "quantize the checkpoint again: a zero block gets the scale 1"});
   }
-  const Shape shape{cells.rows, cells.cols};
-  Tensor device = own(DType::f32, shape, "weight scales");
-  backend_.copy(Tensor(scales.data(), DType::f32, shape), device);
-  backend_.sync();
-  return device;
+  return copy_to_device(Tensor(scales.data(), DType::f32, {cells.rows, cells.cols}),
+                        "weight scales");
 }
 
 void Binder::bind_stored_fp8(ops::Linear& linear, const Tensor& codes) {
@@ -269,7 +263,6 @@ void Binder::bind_stored_fp8(ops::Linear& linear, const Tensor& codes) {
                   format};
   if (linear.input && linear.when == InputScale::calibrated) {
     // [1] or a scalar, by who wrote it; required, or the static scale would be a guess.
-    require_any(linear.name + ".input_scale");
     linear.input_scale = fp32_broadcast(linear.name + ".input_scale", 1);
   }
 }
@@ -288,14 +281,10 @@ QuantizedWeight quantize_weight(const Tensor& stored, const QuantFormat& format)
 void Binder::quantize_online(ops::Linear& linear, const Tensor& stored, const QuantFormat& format) {
   QuantizedWeight weight = quantize_weight(stored, format);
   const ScaleShape cells = scale_shape(format.grid, linear.out, linear.in);
-  linear.quant.format = format;
-  linear.quant.codes = own(dtype_of(format.fp8), {linear.out, linear.in}, "weights");
-  linear.quant.scales = own(DType::f32, {cells.rows, cells.cols}, "weight scales");
-  backend_.copy(Tensor(weight.codes.data(), dtype_of(format.fp8), {linear.out, linear.in}),
-                linear.quant.codes);
-  backend_.copy(Tensor(weight.scales.data(), DType::f32, {cells.rows, cells.cols}),
-                linear.quant.scales);
-  backend_.sync();
+  const Tensor codes(weight.codes.data(), dtype_of(format.fp8), {linear.out, linear.in});
+  const Tensor scales(weight.scales.data(), DType::f32, {cells.rows, cells.cols});
+  linear.quant = {copy_to_device(codes, "weights"), copy_to_device(scales, "weight scales"),
+                  format};
 }
 
 ops::Linear Binder::linear(const std::string& module, Role role, int64_t out, int64_t in,

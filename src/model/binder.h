@@ -51,15 +51,19 @@ class Binder {
   DType activation() const { return activation_; }
   ops::Backend& backend() { return backend_; }
   const LoadOptions& options() const { return options_; }
+  const Policy& policy() const { return policy_; }
   // To call when all is bound: what a user should know. Throws Error (model/unused_tensors.h).
   void report(std::vector<std::string>& notices) const;
   WeightMemory take_memory() { return std::move(memory_); }
 
  private:
   const Tensor* find(const std::string& name, const Shape& shape) const;
-  Tensor require(const std::string& name, const Shape& shape) const;
-  void require_any(const std::string& name) const;  // of whatever shape
+  // The stored tensor. Error if there is none; `shape` is what the error asks for.
+  const Tensor& require_any(const std::string& name, const Shape& shape) const;
+  // The same, and Error if it has another shape.
+  const Tensor& require(const std::string& name, const Shape& shape) const;
   Tensor to_device(const Tensor& host);
+  Tensor copy_to_device(const Tensor& host, const std::string& what);
   Tensor own(DType type, Shape shape, const std::string& what);
   Tensor stored_scales(const std::string& module, const QuantFormat& format, int64_t out,
                        int64_t in);

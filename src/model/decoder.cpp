@@ -15,10 +15,9 @@ Decoder::Decoder(Binder& binder, DecoderWeights weights)
   const int64_t positions =
       binder.options().max_positions ? binder.options().max_positions : config_.max_positions;
   rope_ = build_rope_table(binder.backend(), config_.rope, positions);
-  const Policy policy = effective_policy(config_, binder.options());
   std::vector<std::string> modules;
   for (const LinearUse& use : linears()) {
-    precisions_.push_back(resolve(policy, use.linear->role, use.linear->name));
+    precisions_.push_back(resolve(binder.policy(), use.linear->role, use.linear->name));
     modules.push_back(use.linear->name);
   }
   if (!config_.quant) return;

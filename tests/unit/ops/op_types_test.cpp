@@ -55,43 +55,16 @@ TEST(OpDescTest, PrintsShapesAndFormats) {
 }
 
 // A default body is the specification of a fused op: it must call its parts, in order.
-class Recorder final : public Backend {
+class Recorder final : public NullBackend {
  public:
   std::vector<std::string> calls;
-  const BackendInfo& info() const override { return info_; }
-  Buffer alloc(size_t, const std::string&) override { return {}; }
-  void copy(const Tensor&, const Tensor&) override {}
-  void fill(const Tensor&, uint8_t) override {}
-  void sync() override {}
-  Choice choose(const OpDesc&) const override { return {}; }
-  void embed(const Tensor&, const Tensor&, const Tensor&) override {}
   void add(const Tensor&, const Tensor&, const Tensor&) override { calls.emplace_back("add"); }
-  void gather_rows(const Tensor&, const Tensor&, const Tensor&) override {}
   void rms_norm(const Tensor&, const NormWeight&, const Activation&) override {
     calls.emplace_back("rms_norm");
   }
-  void quantize(const Tensor&, const QuantTensor&, const Tensor&) override {}
-  void silu_mul(const Tensor&, const Tensor&, const Activation&) override {}
-  void rope(const Tensor&, const RopeTable&, const Tensor&) override {}
   void linear(const Activation&, const Linear& w, const Tensor&) override {
     calls.push_back("linear " + w.name);
   }
-  void head_linear(const Tensor&, const Linear&, const Tensor&) override {}
-  void kv_write(const Tensor&, const Tensor&, const GqaCache&, const Batch&) override {}
-  void attention(const Tensor&, const GqaCache&, const Batch&, const AttentionSpec&, const Tensor&,
-                 const Tensor&) override {}
-  void mla_kv_write(const Tensor&, const Tensor&, const MlaCache&, const Batch&) override {}
-  void mla_absorb(const Tensor&, const Linear&, int64_t, const Tensor&) override {}
-  void mla_attention(const Tensor&, const Tensor&, const MlaCache&, const Batch&,
-                     const AttentionSpec&, const Tensor&, const Tensor&) override {}
-  void mla_expand(const Tensor&, const Linear&, int64_t, const Tensor&) override {}
-  void moe_route(const Tensor&, const Tensor&, const RouterSpec&, const Routing&) override {}
-  void moe_experts(const Activation&, const Routing&, std::span<const GatedMlp>,
-                   const Tensor&) override {}
-  void sample(const Tensor&, std::span<const SampleRow>, const SampleResult&) override {}
-
- private:
-  BackendInfo info_;
 };
 
 TEST(BackendTest, DefaultBodiesCallTheirParts) {

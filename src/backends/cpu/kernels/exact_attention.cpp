@@ -198,18 +198,8 @@ void exact_attention(const KernelContext& context, const Tensor& q, const ops::G
   });
 }
 
-std::optional<std::string> refuses(const ops::OpDesc&, const CpuCaps&) {
-  return std::nullopt;
-}
-
-double estimate_us(const ops::OpDesc& desc, const CpuCaps& caps) {
-  return static_cast<double>(desc.m) * static_cast<double>(desc.n) * static_cast<double>(desc.k) *
-             1e-1 / caps.threads +
-         10.0;
-}
-
 constexpr AttentionRow kRows[] = {
-    {"exact", "attention_rule_lanes16", refuses, estimate_us, exact_attention},
+    {"exact", "attention_rule_lanes16", refuses_nothing, estimate_exact_attention, exact_attention},
 };
 
 }  // namespace

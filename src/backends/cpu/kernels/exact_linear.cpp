@@ -4,10 +4,6 @@
 namespace octet::cpu {
 namespace {
 
-std::optional<std::string> refuses(const ops::OpDesc&, const CpuCaps&) {
-  return std::nullopt;
-}
-
 // About 8 GFLOP/s a thread, and a decoded weight every nanosecond.
 double estimate_us(const ops::OpDesc& desc, const CpuCaps& caps) {
   const double weights = static_cast<double>(desc.n) * static_cast<double>(desc.k);
@@ -15,7 +11,7 @@ double estimate_us(const ops::OpDesc& desc, const CpuCaps& caps) {
 }
 
 constexpr LinearRow kRows[] = {
-    {"exact", "blocks128_lanes16", refuses, estimate_us, exact_linear},
+    {"exact", "blocks128_lanes16", refuses_nothing, estimate_us, exact_linear},
 };
 
 }  // namespace

@@ -228,18 +228,9 @@ void exact_mla_attention(const KernelContext& context, const Tensor& q_latent, c
   });
 }
 
-std::optional<std::string> refuses(const ops::OpDesc&, const CpuCaps&) {
-  return std::nullopt;
-}
-
-double estimate_us(const ops::OpDesc& desc, const CpuCaps& caps) {
-  return static_cast<double>(desc.m) * static_cast<double>(desc.n) * static_cast<double>(desc.k) *
-             1e-1 / caps.threads +
-         10.0;
-}
-
 constexpr MlaAttentionRow kRows[] = {
-    {"exact", "attention_rule_lanes16", refuses, estimate_us, exact_mla_attention},
+    {"exact", "attention_rule_lanes16", refuses_nothing, estimate_exact_attention,
+     exact_mla_attention},
 };
 
 }  // namespace

@@ -156,17 +156,13 @@ void exact_moe(const KernelContext& context, const ops::Activation& x, const ops
   }
 }
 
-std::optional<std::string> refuses(const ops::OpDesc&, const CpuCaps&) {
-  return std::nullopt;
-}
-
 double estimate_us(const ops::OpDesc& desc, const CpuCaps& caps) {
   const double weights = 3.0 * static_cast<double>(desc.n) * static_cast<double>(desc.k);
   return (weights * 2.0 * static_cast<double>(desc.m) / 8e3 + weights / 1e3) / caps.threads + 20.0;
 }
 
 constexpr MoeRow kRows[] = {
-    {"exact", "blocks128_lanes16", refuses, estimate_us, exact_moe},
+    {"exact", "blocks128_lanes16", refuses_nothing, estimate_us, exact_moe},
 };
 
 }  // namespace

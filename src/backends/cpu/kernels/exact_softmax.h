@@ -9,11 +9,20 @@
 #include "backends/cpu/kernels/attention_rule.h"
 #include "backends/cpu/kernels/exact_loops.h"
 #include "backends/cpu/kernels/exact_quantize.h"
+#include "backends/cpu/kernels/kernel.h"
 #include "numerics/exact_math.h"
 #include "numerics/half.h"
 #include "ops/op_types.h"
 
 namespace octet::cpu {
+
+// The estimate of both exact attention rows: 0.1 us a row, head and dimension, whatever the
+// context.
+inline double estimate_exact_attention(const ops::OpDesc& desc, const CpuCaps& caps) {
+  return static_cast<double>(desc.m) * static_cast<double>(desc.n) * static_cast<double>(desc.k) *
+             1e-1 / caps.threads +
+         10.0;
+}
 
 // How P is rounded before it meets V.
 enum class RoundP { none, bf16, e4m3 };
