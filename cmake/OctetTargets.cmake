@@ -6,17 +6,16 @@ add_library(octet_flags INTERFACE)
 target_include_directories(octet_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 # -fno-trapping-math: no value changes (only the floating-point exception flags, which nobody reads),
 # and g++ vectorizes the loops over FP8 codes and exact::exp only with it.
-target_compile_options(octet_flags INTERFACE -Wall -Wextra -Wpedantic -Werror=return-type
-                                             -ffp-contract=off -fno-trapping-math)
+set(cxx_flags -Wall -Wextra -Wpedantic -Werror=return-type -ffp-contract=off -fno-trapping-math)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ 12 takes designated initialisers that leave members at their defaults for a mistake, and
   # its -Wpedantic objects to vector types of intrinsics used as template arguments.
-  target_compile_options(octet_flags INTERFACE -Wno-missing-field-initializers -Wno-ignored-attributes)
+  list(APPEND cxx_flags -Wno-missing-field-initializers -Wno-ignored-attributes)
 else()
-  target_compile_options(octet_flags INTERFACE -Wno-missing-field-initializers
-                                               -Wno-missing-designated-field-initializers
-                                               -Wno-unknown-warning-option)
+  list(APPEND cxx_flags -Wno-missing-field-initializers -Wno-missing-designated-field-initializers
+       -Wno-unknown-warning-option)
 endif()
+target_compile_options(octet_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${cxx_flags}>")
 if(OCTET_SANITIZE)
   target_compile_options(octet_flags INTERFACE -fsanitize=${OCTET_SANITIZE} -fno-omit-frame-pointer
                                                -fno-sanitize-recover=all)
@@ -44,10 +43,11 @@ function(octet_library folder)
   target_link_libraries(octet_${name} PUBLIC octet_flags ${arg_DEPS})
 endfunction()
 
-# octet_test(<name> <folder of sources> [DEPS ...] [LABELS ...])
-# One GoogleTest binary; does nothing while the folder has no sources.
+# octet_test(<name> <folder of sources> [SOURCES ...] [DEPS ...] [LABELS ...] [BY_HAND])
+# One GoogleTest binary of all sources in the folder and SOURCES beside it; does nothing while the
+# folder has none. BY_HAND: ctest does not run it, since it needs a device.
 function(octet_test name folder)
-  cmake_parse_arguments(arg "" "TIMEOUT" "DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "BY_HAND" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cpp)
   if(NOT sources)
     return()
@@ -55,12 +55,15 @@ function(octet_test name folder)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 600)
   endif()
-  add_executable(${name} ${sources})
+  add_executable(${name} ${sources} ${arg_SOURCES})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
   target_compile_definitions(${name} PRIVATE OCTET_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                                              OCTET_BINARY_DIR="${CMAKE_BINARY_DIR}")
   target_link_libraries(${name} PRIVATE octet_flags ${arg_DEPS} GTest::gtest GTest::gmock
                                         GTest::gtest_main)
+  if(arg_BY_HAND)
+    return()
+  endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})
 endfunction()

@@ -131,9 +131,10 @@ void Runner::launch(const sched::StepPlan& plan, SamplingOf sampling) {
   const Arena::Scope scratch(arena_);
   const ops::Batch& batch = slot.batch.build(backend_, parts);
   const auto count = static_cast<int64_t>(rows.size());
+  const Tensor how(rows.data(), DType::u8, {count, sizeof(ops::SampleRow)});
   backend_.run_step(plan.step, [&] {
     const Tensor logits = model_.forward({backend_, arena_, kv_, batch});
-    if (logits) backend_.sample(logits, rows, first_rows(slot.device, count, top));
+    if (logits) backend_.sample(logits, how, first_rows(slot.device, count, top));
   });
   if (count > 0 && slot.host_buffer.data()) {
     copy_result(backend_, first_rows(slot.device, count, top), first_rows(slot.host, count, top));

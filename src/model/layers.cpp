@@ -17,9 +17,7 @@ void run_gqa(const LayerContext& c, const GqaLayer& layer, int64_t index, const 
                             k.reshape({batch.rows, kv_heads * dim}),
                             v.reshape({batch.rows, kv_heads * dim})};
   ops.linear_group(x, weights, results);
-  ops.rope(q, c.rope, batch.positions);
-  ops.rope(k, c.rope, batch.positions);
-  ops.kv_write(k, v, kv.gqa(index), batch);
+  ops.rope_kv_write(q, k, v, c.rope, kv.gqa(index), batch);
 
   ops::AttentionSpec spec = c.attention;
   spec.window = window;

@@ -7,6 +7,25 @@ void Backend::run_step(uint64_t, FunctionRef<void()> body) {
   body();
 }
 
+Buffer Backend::alloc_host(size_t bytes, const std::string&) {
+  return host_buffer(bytes);
+}
+
+uint64_t Backend::record() {
+  return 0;
+}
+
+void Backend::wait(uint64_t) {
+  sync();
+}
+
+void Backend::rope_kv_write(const Tensor& q, const Tensor& k, const Tensor& v,
+                            const RopeTable& table, const GqaCache& cache, const Batch& batch) {
+  rope(q, table, batch.positions);
+  rope(k, table, batch.positions);
+  kv_write(k, v, cache, batch);
+}
+
 void Backend::add_rms_norm(const Tensor& residual, const Tensor& delta, const NormWeight& norm,
                            const Activation& out) {
   add(residual, delta, residual);

@@ -40,21 +40,33 @@ class Backend {
   virtual const BackendInfo& info() const = 0;
   // Device memory. Error if there is not enough; `what` names the use ("KV cache") in its text.
   virtual Buffer alloc(size_t bytes, const std::string& what) = 0;
+  // Host memory that the device copies from and to without waiting for the host: pinned, on a GPU.
+  virtual Buffer alloc_host(size_t bytes, const std::string& what);
   // Copies between host and device or on the device, in stream order. Same type, shape, contiguous.
+  // Host memory of alloc_host stays untouched until the copy is done; other host memory may be
+  // changed at once.
   virtual void copy(const Tensor& from, const Tensor& to) = 0;
   virtual void fill(const Tensor& tensor, uint8_t byte) = 0;
   // Waits for all that was enqueued. Fault if the device failed.
   virtual void sync() = 0;
+  // A point in the stream, and the wait for all that was enqueued before it (not after it). Fault
+  // if the device failed.
+  virtual uint64_t record();
+  virtual void wait(uint64_t point);
   // Which kernel runs `desc`, and why not the others.
   virtual Choice choose(const OpDesc& desc) const = 0;
   // Runs a step. A backend with graphs captures `body` under `key` the first time and replays it
-  // when the same key comes again; others call it.
+  // when the same key comes again; others call it. Equal keys promise the same ops on tensors of
+  // the same addresses and shapes. Key 0 is never captured.
   virtual void run_step(uint64_t key, FunctionRef<void()> body);
 
   // --- element-wise -----------------------------------------------------------------------------
   // out[t] = table[tokens[t]]; table bf16/f16/f32 [vocab, hidden]. Ids outside the vocabulary:
   // Fault.
   virtual void embed(const Tensor& table, const Tensor& tokens, const Tensor& out) = 0;
+  // tokens[i] = sampled[source[i]] where source[i] >= 0: ids that a step before left on the device.
+  // All i32; tokens and source [n].
+  virtual void take_tokens(const Tensor& sampled, const Tensor& source, const Tensor& tokens) = 0;
   // out = x + y, rounded once; may be in place.
   virtual void add(const Tensor& x, const Tensor& y, const Tensor& out) = 0;
   // out[i] = x[rows[i]]; rows i32 [n].
@@ -88,6 +100,9 @@ class Backend {
   // the scales of blocks that start here (kv_layout.h). Sequences and positions come from `batch`.
   virtual void kv_write(const Tensor& k, const Tensor& v, const GqaCache& cache,
                         const Batch& batch) = 0;
+  // rope of q and of k (in place), then kv_write.
+  virtual void rope_kv_write(const Tensor& q, const Tensor& k, const Tensor& v,
+                             const RopeTable& table, const GqaCache& cache, const Batch& batch);
   // Causal attention over the cache, this step's tokens included: q [T, heads, dim] ->
   // out [T, heads, dim]. Head h reads KV head h / (heads / kv_heads). FP32 softmax. If `lse` is
   // present (f32 [T, heads]) it receives the natural log-sum-exp of the scaled scores.
@@ -119,10 +134,10 @@ class Backend {
                            std::span<const GatedMlp> experts, const Tensor& out) = 0;
 
   // --- sampling ---------------------------------------------------------------------------------
-  // logits f32 [n, vocab]; one SampleRow a row. The order of filters is vLLM's: temperature, min_p,
-  // top_k, top_p (models-numerics F.1). A NaN logit is never sampled.
-  virtual void sample(const Tensor& logits, std::span<const SampleRow> rows,
-                      const SampleResult& out) = 0;
+  // logits f32 [n, vocab]; rows u8 [n, sizeof(SampleRow)], one SampleRow each. The order of filters
+  // is vLLM's: temperature, min_p, top_k, top_p (models-numerics F.1). A NaN logit is never
+  // sampled.
+  virtual void sample(const Tensor& logits, const Tensor& rows, const SampleResult& out) = 0;
 };
 
 }  // namespace octet::ops

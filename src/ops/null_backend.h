@@ -25,6 +25,7 @@ class NullBackend : public Backend {
   Choice choose(const OpDesc&) const override { return {}; }
 
   void embed(const Tensor&, const Tensor&, const Tensor&) override {}
+  void take_tokens(const Tensor&, const Tensor&, const Tensor&) override {}
   void add(const Tensor&, const Tensor&, const Tensor&) override {}
   void gather_rows(const Tensor&, const Tensor&, const Tensor&) override {}
   void rms_norm(const Tensor&, const NormWeight&, const Activation&) override {}
@@ -44,7 +45,7 @@ class NullBackend : public Backend {
   void moe_route(const Tensor&, const Tensor&, const RouterSpec&, const Routing&) override {}
   void moe_experts(const Activation&, const Routing&, std::span<const GatedMlp>,
                    const Tensor&) override {}
-  void sample(const Tensor&, std::span<const SampleRow>, const SampleResult&) override {}
+  void sample(const Tensor&, const Tensor&, const SampleResult&) override {}
 
  private:
   static constexpr uintptr_t kNowhere = 4096;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "numerics/policy.h"
@@ -63,16 +64,20 @@ struct SequenceRows {
   int64_t context() const { return first_position + rows; }  // tokens in the cache after the step
 };
 
-// What a step computes. The host knows the lengths, since the scheduler chose them; the ids live on
-// the device.
+// What a step computes. The host knows the lengths, since the scheduler chose them, and so may size
+// launches by them; the ids live on the device. A step that is captured once and replayed for other
+// batches of its size reads lengths on the device alone: there `sequences` is only a bound.
 struct Batch {
   std::vector<SequenceRows> sequences;
   int64_t rows = 0;
-  Tensor tokens;       // i32 [rows]
-  Tensor positions;    // i32 [rows]
-  Tensor block_table;  // i32 [sequences, max_blocks]; entry b of a row holds positions
-                       // [b * block_tokens, (b + 1) * block_tokens); unused entries are -1
-  Tensor logits_rows;  // i32 [n]: the rows whose logits are wanted
+  int64_t max_context = 0;  // no sequence has more tokens in the cache after this step
+  Tensor tokens;            // i32 [rows]
+  Tensor positions;         // i32 [rows]
+  Tensor spans;             // i32 [sequences, 3]: first_row, rows, first_position of each sequence
+  Tensor row_sequence;  // i32 [rows]: the sequence of each row; -1 = padding, which nobody reads
+  Tensor block_table;   // i32 [sequences, max_blocks]; entry b of a row holds positions
+                        // [b * block_tokens, (b + 1) * block_tokens); unused entries are -1
+  Tensor logits_rows;   // i32 [n]: the rows whose logits are wanted
 };
 
 // How attention is computed.
@@ -108,7 +113,7 @@ struct GatedMlp {
   Linear gate, up, down;
 };
 
-// How one row of logits becomes a token.
+// How one row of logits becomes a token. Ops read it on the device, as these bytes.
 struct SampleRow {
   float temperature = 0.0f;  // below 1e-5: greedy, ties to the lowest id
   int32_t top_k = 0;         // 0 = off; ties with the k-th are kept
@@ -117,6 +122,7 @@ struct SampleRow {
   uint64_t seed = 0;     // with the position, the whole state of the random numbers
   int64_t position = 0;  // of the token that is sampled
 };
+static_assert(sizeof(SampleRow) == 32 && std::is_trivially_copyable_v<SampleRow>);
 
 // What sampling writes; `top_*` may be absent. Log-probabilities are of the raw logits, before
 // temperature and filters.

@@ -60,12 +60,21 @@ inline ops::Batch make_batch(Rig& rig, const Pages& pages) {
   ops::Batch batch;
   batch.sequences = pages.sequences;
   batch.rows = pages.rows;
-  std::vector<int32_t> positions;
+  std::vector<int32_t> positions, spans, row_sequence;
   for (const ops::SequenceRows& s : pages.sequences) {
-    for (int64_t i = 0; i < s.rows; ++i)
+    const auto index = static_cast<int32_t>(spans.size() / 3);
+    for (const int64_t value : {s.first_row, s.rows, s.first_position}) {
+      spans.push_back(static_cast<int32_t>(value));
+    }
+    for (int64_t i = 0; i < s.rows; ++i) {
       positions.push_back(static_cast<int32_t>(s.first_position + i));
+      row_sequence.push_back(index);
+    }
+    batch.max_context = std::max(batch.max_context, s.context());
   }
   batch.positions = rig.put({pages.rows}, positions);
+  batch.row_sequence = rig.put({pages.rows}, row_sequence);
+  batch.spans = rig.put({static_cast<int64_t>(pages.sequences.size()), 3}, spans);
   batch.block_table =
       rig.put({static_cast<int64_t>(pages.sequences.size()), pages.max_blocks}, pages.table);
   return batch;

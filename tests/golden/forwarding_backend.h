@@ -13,12 +13,20 @@ class ForwardingBackend : public ops::Backend {
   Buffer alloc(size_t bytes, const std::string& what) override { return inner_.alloc(bytes, what); }
   void copy(const Tensor& from, const Tensor& to) override { inner_.copy(from, to); }
   void fill(const Tensor& tensor, uint8_t byte) override { inner_.fill(tensor, byte); }
+  Buffer alloc_host(size_t bytes, const std::string& what) override {
+    return inner_.alloc_host(bytes, what);
+  }
   void sync() override { inner_.sync(); }
+  uint64_t record() override { return inner_.record(); }
+  void wait(uint64_t point) override { inner_.wait(point); }
   ops::Choice choose(const ops::OpDesc& desc) const override { return inner_.choose(desc); }
   void run_step(uint64_t key, FunctionRef<void()> body) override { inner_.run_step(key, body); }
 
   void embed(const Tensor& table, const Tensor& tokens, const Tensor& out) override {
     inner_.embed(table, tokens, out);
+  }
+  void take_tokens(const Tensor& sampled, const Tensor& source, const Tensor& tokens) override {
+    inner_.take_tokens(sampled, source, tokens);
   }
   void add(const Tensor& x, const Tensor& y, const Tensor& out) override { inner_.add(x, y, out); }
   void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) override {
@@ -83,8 +91,7 @@ class ForwardingBackend : public ops::Backend {
                    std::span<const ops::GatedMlp> experts, const Tensor& out) override {
     inner_.moe_experts(x, routing, experts, out);
   }
-  void sample(const Tensor& logits, std::span<const ops::SampleRow> rows,
-              const ops::SampleResult& out) override {
+  void sample(const Tensor& logits, const Tensor& rows, const ops::SampleResult& out) override {
     inner_.sample(logits, rows, out);
   }
 

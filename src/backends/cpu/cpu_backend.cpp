@@ -202,6 +202,13 @@ std::vector<std::string> CpuBackend::kernels_for(const ops::OpDesc& desc) const 
 void CpuBackend::embed(const Tensor& table, const Tensor& tokens, const Tensor& out) {
   cpu::embed(context_, table, tokens, out);
 }
+void CpuBackend::take_tokens(const Tensor& sampled, const Tensor& source, const Tensor& tokens) {
+  for (int64_t i = 0; i < source.count(); ++i) {
+    const int32_t row = source.as<int32_t>()[i];
+    if (row >= 0) tokens.as<int32_t>()[i] = sampled.as<int32_t>()[row];
+  }
+}
+
 void CpuBackend::add(const Tensor& x, const Tensor& y, const Tensor& out) {
   cpu::add(context_, x, y, out);
 }
@@ -233,8 +240,7 @@ void CpuBackend::moe_route(const Tensor& logits, const Tensor& bias, const ops::
                            const ops::Routing& out) {
   cpu::moe_route(context_, logits, bias, spec, out);
 }
-void CpuBackend::sample(const Tensor& logits, std::span<const ops::SampleRow> rows,
-                        const ops::SampleResult& out) {
+void CpuBackend::sample(const Tensor& logits, const Tensor& rows, const ops::SampleResult& out) {
   cpu::sample(context_, logits, rows, out);
 }
 

@@ -26,6 +26,7 @@ class CpuBackend final : public ops::Backend {
   ops::Choice choose(const ops::OpDesc& desc) const override;
 
   void embed(const Tensor& table, const Tensor& tokens, const Tensor& out) override;
+  void take_tokens(const Tensor& sampled, const Tensor& source, const Tensor& tokens) override;
   void add(const Tensor& x, const Tensor& y, const Tensor& out) override;
   void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) override;
   void rms_norm(const Tensor& x, const ops::NormWeight& norm, const ops::Activation& out) override;
@@ -53,8 +54,7 @@ class CpuBackend final : public ops::Backend {
                  const ops::Routing& out) override;
   void moe_experts(const ops::Activation& x, const ops::Routing& routing,
                    std::span<const ops::GatedMlp> experts, const Tensor& out) override;
-  void sample(const Tensor& logits, std::span<const ops::SampleRow> rows,
-              const ops::SampleResult& out) override;
+  void sample(const Tensor& logits, const Tensor& rows, const ops::SampleResult& out) override;
 
   // The names of the rows that accept `desc`, in the order of the table: what can be pinned.
   std::vector<std::string> kernels_for(const ops::OpDesc& desc) const;

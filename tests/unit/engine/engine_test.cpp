@@ -138,11 +138,11 @@ TEST(Engine, ExtremeSamplingIsNoFault) {
 TEST(Engine, CancelsWhileQueuedPrefillingAndDecoding) {
   Rig rig;
   Engine engine(*rig.model, rig.backend, {.max_num_seqs = 1, .max_num_batched_tokens = 8});
-  // Decoding: one token has come.
+  // Decoding: one token has come, and the step of the next is held.
   Collector decoding, queued;
+  rig.backend.hold(1);
   const Submitted first = engine.submit(greedy(prompt_of(4), 60), decoding.sink());
   ASSERT_TRUE(decoding.next(std::chrono::seconds(60)).has_value());
-  rig.backend.hold();
   // Queued: there is room for one sequence only.
   const Submitted second = engine.submit(greedy(prompt_of(4, 1), 4), queued.sink());
   engine.cancel(second.id);

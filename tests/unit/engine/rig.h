@@ -24,9 +24,11 @@ class RiggedBackend final : public golden::ForwardingBackend {
 
   // The n-th linear from now on throws Fault.
   void break_after(int linears) { until_fault_ = linears; }
-  void hold() {
+  // Steps wait at the gate, after so many more that pass.
+  void hold(int passing = 0) {
     const std::scoped_lock lock(mutex_);
     open_ = false;
+    passing_ = passing;
   }
   void let_go() {
     const std::scoped_lock lock(mutex_);
@@ -47,7 +49,11 @@ class RiggedBackend final : public golden::ForwardingBackend {
     std::unique_lock lock(mutex_);
     ++steps_;
     changed_.notify_all();
-    changed_.wait(lock, [&] { return open_; });
+    if (!open_ && passing_ > 0) {
+      --passing_;
+    } else {
+      changed_.wait(lock, [&] { return open_; });
+    }
     lock.unlock();
     ForwardingBackend::embed(table, tokens, out);
   }
@@ -66,6 +72,7 @@ class RiggedBackend final : public golden::ForwardingBackend {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool open_ = true;
+  int passing_ = 0;
   int steps_ = 0;
 };
 

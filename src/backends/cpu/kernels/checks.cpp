@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "backends/cpu/kernels/attention_rule.h"
+#include "numerics/attention_rule.h"
 
 namespace octet::cpu {
 namespace {

@@ -34,7 +34,7 @@ void moe_route(const KernelContext&, const Tensor& logits, const Tensor& bias,
                const ops::RouterSpec& spec, const ops::Routing& out);
 
 // kernels/exact_sample.cpp
-void sample(const KernelContext&, const Tensor& logits, std::span<const ops::SampleRow> rows,
+void sample(const KernelContext&, const Tensor& logits, const Tensor& rows,
             const ops::SampleResult& out);
 
 }  // namespace octet::cpu

@@ -208,13 +208,14 @@ void sample_row(const float* logits, int64_t vocab, const ops::SampleRow& how, i
 
 }  // namespace
 
-void sample(const KernelContext& context, const Tensor& logits,
-            std::span<const ops::SampleRow> rows, const ops::SampleResult& out) {
-  const auto n = static_cast<int64_t>(rows.size());
+void sample(const KernelContext& context, const Tensor& logits, const Tensor& rows,
+            const ops::SampleResult& out) {
+  const int64_t n = rows.rows();
   if (n == 0) return;
-  if (logits.type != DType::f32 || logits.rows() != n || out.tokens.type != DType::i32 ||
-      out.tokens.count() != n || (out.logprobs && out.logprobs.count() != n) ||
-      (out.ranks && out.ranks.count() != n) || (out.top_tokens && out.top_tokens.rows() != n) ||
+  if (rows.cols() != sizeof(ops::SampleRow) || logits.type != DType::f32 || logits.rows() != n ||
+      out.tokens.type != DType::i32 || out.tokens.count() != n ||
+      (out.logprobs && out.logprobs.count() != n) || (out.ranks && out.ranks.count() != n) ||
+      (out.top_tokens && out.top_tokens.rows() != n) ||
       (out.top_logprobs && out.top_logprobs.shape != out.top_tokens.shape)) {
     unsupported("sample", "shapes or types do not fit",
                 {{"logits", logits}, {"tokens", out.tokens}, {"top_tokens", out.top_tokens}});
@@ -223,7 +224,7 @@ void sample(const KernelContext& context, const Tensor& logits,
   context.threads.parallel_for(n, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       sample_row(reinterpret_cast<const float*>(logit_rows[i]), logits.cols(),
-                 rows[static_cast<size_t>(i)], i, out);
+                 rows.as<const ops::SampleRow>()[i], i, out);
     }
   });
 }

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <vector>
 
-#include "backends/cpu/kernels/attention_rule.h"
 #include "backends/cpu/kernels/exact_loops.h"
 #include "backends/cpu/kernels/exact_quantize.h"
 #include "backends/cpu/kernels/kernel.h"
+#include "numerics/attention_rule.h"
 #include "numerics/exact_math.h"
 #include "numerics/half.h"
 #include "ops/op_types.h"

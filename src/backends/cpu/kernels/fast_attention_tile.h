@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "backends/cpu/kernels/attention_rule.h"
+#include "numerics/attention_rule.h"
 #include "ops/kv_layout.h"
 
 namespace octet::cpu::attention {

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "backends/cpu/kernels/attention_rule.h"
+#include "numerics/attention_rule.h"
 #include "ops/op_types.h"
 
 namespace octet::cpu {

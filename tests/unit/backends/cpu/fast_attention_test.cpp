@@ -9,8 +9,8 @@
 #include <random>
 #include <vector>
 
-#include "backends/cpu/kernels/attention_rule.h"
 #include "backends/cpu/kernels/kernel.h"
+#include "numerics/attention_rule.h"
 #include "numerics/half.h"
 
 namespace octet::cpu {

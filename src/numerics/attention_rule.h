@@ -1,7 +1,7 @@
-// The one rule by which attention is computed on the CPU: what is grouped, scaled, rounded and
-// summed, and in which order. The exact kernels and the fast kernels both follow it, so they differ
-// by FP32 rounding alone; a GPU kernel that follows it with other tile sizes differs by little
-// more. GQA and MLA (absorbed) are one rule: GQA has one value group and no rope part.
+// The one rule by which attention is computed: what is grouped, scaled, rounded and summed, and in
+// which order. The exact and the fast kernels of the CPU and the kernels of CUDA all follow it, so
+// they differ by FP32 rounding alone. GQA and MLA (absorbed) are one rule: GQA has one value group
+// and no rope part.
 //
 // Everything lies at absolute positions, so that chunks, prefix hits, batch mates and threads
 // cannot change a bit:
@@ -54,7 +54,7 @@
 #include "numerics/fp8.h"
 #include "numerics/quantize.h"
 
-namespace octet::cpu::attention_rule {
+namespace octet::attention_rule {
 
 inline constexpr int64_t kTileTokens = 64;
 inline constexpr int64_t kSplitTokens = 1024;  // a multiple of the tile
@@ -81,7 +81,7 @@ constexpr float value_scale(float max_scale, bool mla) {
 // 2^x for x <= 0, at most 2 units in the last place off; 0 below -126 (nothing that small counts
 // next to the maximum), NaN for NaN. x = n + r with |r| <= 1/2, then the polynomial of exact::exp
 // at r ln 2.
-inline float exp2(float x) {
+constexpr float exp2(float x) {
   constexpr float to_integer = 0x1.8p23f;
   const float a = x < -127.0f ? -127.0f : x;
   const float shifted = a + to_integer;
@@ -99,14 +99,14 @@ inline float exp2(float x) {
 }
 
 // 2^(from - to) for integers from <= to: exact; 0 when it would not be a normal number (or one).
-inline float pow2_factor(float from, float to) {
+constexpr float pow2_factor(float from, float to) {
   const float difference = from - to;
   if (!(difference >= -126.0f)) return 0.0f;
   return std::bit_cast<float>(static_cast<uint32_t>(127 + static_cast<int32_t>(difference)) << 23);
 }
 
 // The E4M3 value nearest to 256 p, for P in FP8 mode.
-inline float round_p_e4m3(float p) {
+constexpr float round_p_e4m3(float p) {
   return fp8_decode<Fp8::e4m3>(fp8_encode<Fp8::e4m3>(p * kPScale));
 }
 
@@ -116,9 +116,9 @@ inline float round_p_e4m3(float p) {
 struct MergeFactors {
   float max, total, split;
 };
-inline MergeFactors merge_factors(float total_max, float split_max) {
+constexpr MergeFactors merge_factors(float total_max, float split_max) {
   const float max = total_max < split_max ? split_max : total_max;
   return {max, pow2_factor(total_max, max), pow2_factor(split_max, max)};
 }
 
-}  // namespace octet::cpu::attention_rule
+}  // namespace octet::attention_rule

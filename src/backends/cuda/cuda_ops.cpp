@@ -1,0 +1,135 @@
+// The ops: each hands its arguments to its launch.
+#include <algorithm>
+
+#include "backends/cuda/cuda_backend.h"
+#include "backends/cuda/kernels/ops.h"
+
+namespace octet::cuda {
+
+void CudaBackend::embed(const Tensor& table, const Tensor& tokens, const Tensor& out) {
+  cuda::embed(context_, table, tokens, out);
+}
+
+void CudaBackend::take_tokens(const Tensor& sampled, const Tensor& source, const Tensor& tokens) {
+  cuda::take_tokens(context_, sampled, source, tokens);
+}
+
+void CudaBackend::add(const Tensor& x, const Tensor& y, const Tensor& out) {
+  cuda::add(context_, x, y, out);
+}
+
+void CudaBackend::gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) {
+  cuda::gather_rows(context_, x, rows, out);
+}
+
+void CudaBackend::rms_norm(const Tensor& x, const ops::NormWeight& norm,
+                           const ops::Activation& out) {
+  cuda::rms_norm(context_, x, norm, out);
+}
+
+void CudaBackend::add_rms_norm(const Tensor& residual, const Tensor& delta,
+                               const ops::NormWeight& norm, const ops::Activation& out) {
+  cuda::add_rms_norm(context_, residual, delta, norm, out);
+}
+
+void CudaBackend::quantize(const Tensor& x, const QuantTensor& out, const Tensor& fixed_scale) {
+  cuda::quantize(context_, x, out, fixed_scale);
+}
+
+void CudaBackend::silu_mul(const Tensor& gate, const Tensor& up, const ops::Activation& out) {
+  cuda::silu_mul(context_, gate, up, out);
+}
+
+void CudaBackend::rope(const Tensor& x, const ops::RopeTable& table, const Tensor& positions) {
+  cuda::rope(context_, x, table, positions);
+}
+
+void CudaBackend::linear(const ops::Activation& x, const ops::Linear& w, const Tensor& out) {
+  const ops::Linear* const one = &w;
+  linear_group(x, {&one, 1}, {&out, 1});
+}
+
+void CudaBackend::linear_group(const ops::Activation& x, std::span<const ops::Linear* const> ws,
+                               std::span<const Tensor> outs) {
+  invariant(ws.size() == outs.size(), "linear_group needs one output for each weight");
+  const DType activation = x.plain ? x.plain.type : DType::bf16;
+  // Neighbours that the same row runs and that are alike but for their outputs go in one launch.
+  for (size_t begin = 0; begin < ws.size();) {
+    const ops::OpDesc first = describe("linear", *ws[begin], x.rows(), activation);
+    const LinearRow& row = row_for(linear_rows(), first);
+    size_t end = begin + 1;
+    for (; end < ws.size(); ++end) {
+      ops::OpDesc next = describe("linear", *ws[end], x.rows(), activation);
+      if (&row_for(linear_rows(), next) != &row) break;
+      const bool alike = next.k == first.k && next.weight == first.weight &&
+                         next.weight_format == first.weight_format &&
+                         next.input_format == first.input_format &&
+                         ws[end]->when == ws[begin]->when &&
+                         ws[end]->input_scale.data == ws[begin]->input_scale.data &&
+                         outs[end].type == outs[begin].type;
+      if (!alike) break;
+    }
+    row.launch(context_, x, ws.subspan(begin, end - begin), outs.subspan(begin, end - begin));
+    begin = end;
+  }
+}
+
+void CudaBackend::head_linear(const Tensor& x, const ops::Linear& w, const Tensor& out) {
+  const ops::Linear* const one = &w;
+  const LinearRow& row = row_for(head_rows(), describe("head_linear", w, x.rows(), x.type));
+  row.launch(context_, x, {&one, 1}, {&out, 1});
+}
+
+void CudaBackend::kv_write(const Tensor& k, const Tensor& v, const ops::GqaCache& cache,
+                           const ops::Batch& batch) {
+  cuda::kv_write(context_, k, v, cache, batch);
+}
+
+void CudaBackend::rope_kv_write(const Tensor& q, const Tensor& k, const Tensor& v,
+                                const ops::RopeTable& table, const ops::GqaCache& cache,
+                                const ops::Batch& batch) {
+  cuda::rope_kv_write(context_, q, k, v, table, cache, batch);
+}
+
+void CudaBackend::attention(const Tensor& q, const ops::GqaCache& cache, const ops::Batch& batch,
+                            const ops::AttentionSpec& spec, const Tensor& out, const Tensor& lse) {
+  cuda::attention(context_, q, cache, batch, spec, out, lse);
+}
+
+void CudaBackend::mla_kv_write(const Tensor& latent, const Tensor& k_pe, const ops::MlaCache& cache,
+                               const ops::Batch& batch) {
+  cuda::mla_kv_write(context_, latent, k_pe, cache, batch);
+}
+
+void CudaBackend::mla_absorb(const Tensor& q, const ops::Linear& kv_b, int64_t nope,
+                             const Tensor& out) {
+  cuda::mla_absorb(context_, q, kv_b, nope, out);
+}
+
+void CudaBackend::mla_attention(const Tensor& q_latent, const Tensor& q_pe,
+                                const ops::MlaCache& cache, const ops::Batch& batch,
+                                const ops::AttentionSpec& spec, const Tensor& out,
+                                const Tensor& lse) {
+  cuda::mla_attention(context_, q_latent, q_pe, cache, batch, spec, out, lse);
+}
+
+void CudaBackend::mla_expand(const Tensor& o_latent, const ops::Linear& kv_b, int64_t nope,
+                             const Tensor& out) {
+  cuda::mla_expand(context_, o_latent, kv_b, nope, out);
+}
+
+void CudaBackend::moe_route(const Tensor& logits, const Tensor& bias, const ops::RouterSpec& spec,
+                            const ops::Routing& out) {
+  cuda::moe_route(context_, logits, bias, spec, out);
+}
+
+void CudaBackend::moe_experts(const ops::Activation& x, const ops::Routing& routing,
+                              std::span<const ops::GatedMlp> experts, const Tensor& out) {
+  cuda::moe_experts(context_, x, routing, expert_tables_.of(experts), out);
+}
+
+void CudaBackend::sample(const Tensor& logits, const Tensor& rows, const ops::SampleResult& out) {
+  cuda::sample(context_, logits, rows, out);
+}
+
+}  // namespace octet::cuda

@@ -1,0 +1,45 @@
+// What every kernel launch needs, and the list of all launches.
+//
+// A launch checks shapes and types (Fault if it cannot take them), picks a grid and enqueues. None
+// of them waits, allocates or reads the device: all of them may be captured into a graph.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "backends/cuda/device.h"
+#include "ops/backend.h"
+
+namespace octet::cuda {
+
+// Scratch memory of the op that runs. Ops run one after another in one stream, so each may use all
+// of it; nothing in it survives the op.
+struct Workspace {
+  void* data = nullptr;
+  size_t bytes = 0;
+
+  // `count` elements at `offset` bytes, which moves behind them, to a multiple of 256. Fault if
+  // they do not fit.
+  template <typename T>
+  T* take(size_t& offset, int64_t count) const {
+    const size_t begin = offset;
+    offset += (static_cast<size_t>(count) * sizeof(T) + 255) / 256 * 256;
+    invariant(offset <= bytes, "an operation needs more workspace than there is");
+    return reinterpret_cast<T*>(static_cast<char*>(data) + begin);
+  }
+};
+
+// Why a kernel gave up; written by the device, read by the host after a sync.
+enum class DeviceFault : int32_t { none = 0, token_outside_vocabulary = 1 };
+
+class GemmLibrary;  // cuBLASLt's handle and plans: kernels/gemm_library.h
+
+struct KernelContext {
+  cudaStream_t stream = nullptr;
+  DeviceCaps caps;
+  Workspace workspace;
+  GemmLibrary* gemm = nullptr;
+  DeviceFault* fault = nullptr;  // in host memory that the device can write
+  bool deterministic = false;    // a row's bits must not depend on how many rows there are
+};
+
+}  // namespace octet::cuda
