@@ -1,76 +1,145 @@
 #include "engine/batch_memory.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace octet::engine {
+namespace {
 
-BatchMemory::BatchMemory(ops::Backend& backend, const StepLimits& limits) : limits_(limits) {
-  const int64_t table = limits.sequences * limits.blocks_per_sequence;
-  const int64_t count = 2 * limits.rows + table + limits.logits_rows;
-  buffer_ = backend.alloc(static_cast<size_t>(count) * sizeof(int32_t), "step inputs");
-  size_t offset = 0;
-  const auto take = [&](int64_t elements) {
-    Tensor tensor = buffer_.tensor(DType::i32, {elements}, offset);
-    offset += static_cast<size_t>(elements) * sizeof(int32_t);
-    return tensor;
+constexpr size_t kAlignment = 256;
+
+size_t aligned(size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// Places tensors one behind the other, in a host buffer and at the same offsets in a device buffer.
+class Packer {
+ public:
+  Packer(const Buffer& host, const Buffer& device) : host_(host), device_(device) {}
+
+  // A tensor on the device, and where its values are to be written on the host, all `fill` bytes.
+  template <typename T>
+  std::span<T> place(Tensor& tensor, DType type, Shape shape, uint8_t fill = 0) {
+    tensor = device_.tensor(type, shape, used_);
+    T* const values = static_cast<T*>(host_.tensor(type, shape, used_).data);
+    std::memset(static_cast<void*>(values), fill, static_cast<size_t>(tensor.bytes()));
+    used_ = aligned(used_ + static_cast<size_t>(tensor.bytes()));
+    return {values, static_cast<size_t>(tensor.bytes()) / sizeof(T)};
+  }
+  std::span<int32_t> ids(Tensor& tensor, Shape shape, uint8_t fill = 0) {
+    return place<int32_t>(tensor, DType::i32, shape, fill);
+  }
+
+  void copy(ops::Backend& backend) const {
+    // The last tensor may end where the buffers end.
+    const size_t bytes = std::min(used_, device_.bytes());
+    const Shape shape{static_cast<int64_t>(bytes)};
+    backend.copy(host_.tensor(DType::u8, shape), device_.tensor(DType::u8, shape));
+  }
+
+ private:
+  const Buffer& host_;
+  const Buffer& device_;
+  size_t used_ = 0;
+};
+
+}  // namespace
+
+size_t BatchMemory::device_bytes(const StepLimits& limits) {
+  const auto ids = [](int64_t count) {
+    return aligned(static_cast<size_t>(count) * sizeof(int32_t));
   };
-  tokens_ = take(limits.rows);
-  positions_ = take(limits.rows);
-  block_table_ = take(table);
-  logits_rows_ = take(limits.logits_rows);
+  return 4 * ids(limits.rows) + ids(limits.logits_rows) + ids(3 * limits.sequences) +
+         aligned(static_cast<size_t>(limits.logits_rows) * sizeof(ops::SampleRow)) +
+         ids(limits.sequences * limits.blocks_per_sequence);
 }
 
-Tensor BatchMemory::upload(ops::Backend& backend, std::vector<int32_t>& host, const Tensor& device,
-                           Shape shape) {
-  if (host.empty()) return {};
-  const Tensor target(device.data, DType::i32, shape, device.device);
-  backend.copy(Tensor(host.data(), DType::i32, shape), target);
-  return target;
+BatchMemory::BatchMemory(ops::Backend& backend, const StepLimits& limits, int depth)
+    : backend_(backend),
+      limits_(limits),
+      device_(backend.alloc(device_bytes(limits), "step inputs")) {
+  for (int i = 0; i < depth; ++i) {
+    staging_.push_back(backend.alloc_host(device_.bytes(), "step inputs"));
+  }
 }
 
-const ops::Batch& BatchMemory::build(ops::Backend& backend, std::span<const SequenceTokens> parts) {
-  batch_ = {};
-  host_tokens_.clear();
-  host_positions_.clear();
-  host_logits_rows_.clear();
-  size_t max_blocks = 1;
-  for (const SequenceTokens& part : parts) max_blocks = std::max(max_blocks, part.blocks.size());
-  host_table_.assign(parts.size() * max_blocks, -1);
-
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const SequenceTokens& part = parts[i];
-    const auto first_row = static_cast<int64_t>(host_tokens_.size());
+const StepInputs& BatchMemory::build(std::span<const SequenceTokens> parts,
+                                     std::span<const ops::SampleRow> samples,
+                                     const StepPadding& padding) {
+  inputs_ = {};
+  ops::Batch& batch = inputs_.batch;
+  int64_t logits = 0;
+  bool takes = padding.rows > 0;  // a bucket's steps all do, whether or not their tokens are known
+  for (const SequenceTokens& part : parts) {
     const auto rows = static_cast<int64_t>(part.tokens.size());
-    batch_.sequences.push_back({first_row, rows, part.first_position});
-    host_tokens_.insert(host_tokens_.end(), part.tokens.begin(), part.tokens.end());
-    for (int64_t r = 0; r < rows; ++r) {
-      host_positions_.push_back(static_cast<int32_t>(part.first_position + r));
-      if (part.logits == Wanted::all || (part.logits == Wanted::last && r == rows - 1)) {
-        host_logits_rows_.push_back(static_cast<int32_t>(first_row + r));
+    batch.sequences.push_back({batch.rows, rows, part.first_position});
+    batch.rows += rows;
+    batch.max_context = std::max(batch.max_context, part.first_position + rows);
+    logits += part.logits == Wanted::all ? rows : part.logits == Wanted::last ? 1 : 0;
+    takes |= part.token_row >= 0;
+  }
+  if (const int64_t extra = padding.rows - batch.rows; extra > 0) {
+    invariant(batch.rows == logits && batch.rows == static_cast<int64_t>(parts.size()),
+              "only steps of one-token parts that want logits are padded");
+    logits += extra;
+    while (batch.rows < padding.rows) batch.sequences.push_back({batch.rows++, 0, 0});
+  }
+  batch.max_context = std::max(batch.max_context, padding.max_context);
+  const auto sequences = static_cast<int64_t>(batch.sequences.size());
+  const int64_t table_blocks =
+      std::max<int64_t>(1, (batch.max_context + limits_.block_tokens - 1) / limits_.block_tokens);
+  invariant(batch.rows <= limits_.rows && sequences <= limits_.sequences &&
+                logits <= limits_.logits_rows && table_blocks <= limits_.blocks_per_sequence,
+            "the step exceeds the limits that its memory was sized for");
+  invariant(samples.empty() || static_cast<int64_t>(samples.size()) <= logits,
+            "there is a row of logits for each token that is sampled");
+
+  Packer packer(staging_[next_], device_);
+  next_ = (next_ + 1) % staging_.size();
+  const auto tokens = packer.ids(batch.tokens, {batch.rows});
+  const auto positions = packer.ids(batch.positions, {batch.rows});
+  const auto row_sequence = packer.ids(batch.row_sequence, {batch.rows}, /*fill=*/0xFF);
+  const auto spans = packer.ids(batch.spans, {sequences, 3});
+  std::span<int32_t> token_rows, logits_rows;
+  std::span<ops::SampleRow> sample_rows;
+  if (takes) token_rows = packer.ids(inputs_.token_rows, {batch.rows}, /*fill=*/0xFF);
+  if (logits > 0) logits_rows = packer.ids(batch.logits_rows, {logits});
+  if (!samples.empty()) {
+    sample_rows = packer.place<ops::SampleRow>(inputs_.sample_rows, DType::u8,
+                                               {logits, int64_t{sizeof(ops::SampleRow)}});
+    std::ranges::fill(sample_rows, ops::SampleRow{});  // greedy: what padding keeps
+    std::ranges::copy(samples, sample_rows.begin());
+  }
+  const auto table = packer.ids(batch.block_table, {sequences, table_blocks}, /*fill=*/0xFF);
+
+  size_t next_logit = 0;
+  for (size_t i = 0; i < batch.sequences.size(); ++i) {
+    const ops::SequenceRows& at = batch.sequences[i];
+    spans[3 * i] = static_cast<int32_t>(at.first_row);
+    spans[3 * i + 1] = static_cast<int32_t>(at.rows);
+    spans[3 * i + 2] = static_cast<int32_t>(at.first_position);
+    if (i >= parts.size()) continue;  // padding
+    const SequenceTokens& part = parts[i];
+    const auto first = static_cast<size_t>(at.first_row);
+    for (size_t r = 0; r < part.tokens.size(); ++r) {
+      tokens[first + r] = part.tokens[r];
+      positions[first + r] = static_cast<int32_t>(part.first_position + static_cast<int64_t>(r));
+      row_sequence[first + r] = static_cast<int32_t>(i);
+      const bool is_last = r + 1 == part.tokens.size();
+      if (part.logits == Wanted::all || (part.logits == Wanted::last && is_last)) {
+        logits_rows[next_logit++] = static_cast<int32_t>(first + r);
       }
     }
-    std::ranges::copy(part.blocks, host_table_.begin() + static_cast<int64_t>(i * max_blocks));
-    if (part.device_token) host_tokens_[static_cast<size_t>(first_row)] = 0;  // overwritten below
+    if (part.token_row >= 0) {
+      tokens[first] = 0;  // taken on the device
+      token_rows[first] = part.token_row;
+    }
+    const size_t count = std::min(part.blocks.size(), static_cast<size_t>(table_blocks));
+    std::ranges::copy(part.blocks.first(count),
+                      table.begin() + static_cast<int64_t>(i) * table_blocks);
   }
-  batch_.rows = static_cast<int64_t>(host_tokens_.size());
-  invariant(batch_.rows <= limits_.rows &&
-                static_cast<int64_t>(parts.size()) <= limits_.sequences &&
-                static_cast<int64_t>(max_blocks) <= limits_.blocks_per_sequence &&
-                static_cast<int64_t>(host_logits_rows_.size()) <= limits_.logits_rows,
-            "the step exceeds the limits that its memory was sized for");
-
-  batch_.tokens = upload(backend, host_tokens_, tokens_, {batch_.rows});
-  batch_.positions = upload(backend, host_positions_, positions_, {batch_.rows});
-  batch_.block_table =
-      upload(backend, host_table_, block_table_,
-             {static_cast<int64_t>(parts.size()), static_cast<int64_t>(max_blocks)});
-  batch_.logits_rows = upload(backend, host_logits_rows_, logits_rows_,
-                              {static_cast<int64_t>(host_logits_rows_.size())});
-  for (size_t i = 0; i < parts.size(); ++i) {
-    if (!parts[i].device_token) continue;
-    backend.copy(parts[i].device_token, batch_.tokens.slice(batch_.sequences[i].first_row, 1));
-  }
-  return batch_;
+  packer.copy(backend_);
+  return inputs_;
 }
 
 }  // namespace octet::engine

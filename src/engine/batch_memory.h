@@ -1,4 +1,4 @@
-// Device memory for what a step needs to know: tokens, positions, block tables.
+// What a step needs to know, on the device: tokens, positions, block tables, how to sample.
 #pragma once
 
 #include <cstdint>
@@ -17,33 +17,58 @@ struct SequenceTokens {
   int64_t first_position = 0;
   std::span<const int32_t> blocks;  // of positions [0, first_position + tokens.size()) at least
   Wanted logits = Wanted::last;
-  // If present (i32 [1] on the device), replaces tokens[0]: sampled by a step still in flight.
-  Tensor device_token;
+  // Not -1: the row of the step before whose sample replaces tokens[0]. It may be in flight still.
+  int32_t token_row = -1;
 };
 
 // The most that one step may hold.
 struct StepLimits {
   int64_t rows = 0, sequences = 0, blocks_per_sequence = 0, logits_rows = 0;
+  int64_t block_tokens = 16;
 };
 
-// Owns the memory of one step in flight, reused by the next step that takes its place.
+// Makes a step of one-token parts as large as its bucket (step_bucket.h): padding rows are token 0
+// at position 0 of no sequence, and nobody reads what comes of them. 0 = as large as the parts.
+struct StepPadding {
+  int64_t rows = 0, max_context = 0;
+};
+
+// What a step reads.
+struct StepInputs {
+  ops::Batch batch;
+  Tensor token_rows;   // i32 [rows], for take_tokens; absent if all tokens are known
+  Tensor sample_rows;  // u8 [logits rows, sizeof(SampleRow)], for sample; absent if none are given
+};
+
+// The memory of these, packed one behind the other, so that one copy brings a step to the device:
+//
+//   host, one for each step in flight             device, one: its address is the same in all steps
+//   | tokens | positions | ... | table |   ─▶     | tokens | positions | ... | table |
+//
+// Steps run in stream order, so the copy for step n + 1 waits behind step n, which may still read.
+// Where a tensor lies depends only on how many rows, sequences, logits and blocks a step has: steps
+// of one bucket have theirs at one address.
 class BatchMemory {
  public:
-  BatchMemory(ops::Backend& backend, const StepLimits& limits);
+  // `depth` steps may be in flight.
+  BatchMemory(ops::Backend& backend, const StepLimits& limits, int depth = 1);
 
-  // Lays the parts out one after another and copies ids to the device. Valid until the next build.
-  // Fault if the parts exceed the limits.
-  const ops::Batch& build(ops::Backend& backend, std::span<const SequenceTokens> parts);
+  // Lays the parts out one after another and enqueues their copy. `samples` has a row for each row
+  // of logits, or none. Valid until the next build; the device has it until the step of the next
+  // build. The step of `depth` builds ago must be done. Fault if the parts exceed the limits.
+  const StepInputs& build(std::span<const SequenceTokens> parts,
+                          std::span<const ops::SampleRow> samples = {},
+                          const StepPadding& padding = {});
+
+  static size_t device_bytes(const StepLimits& limits);
 
  private:
-  Tensor upload(ops::Backend& backend, std::vector<int32_t>& host, const Tensor& device,
-                Shape shape);
-
+  ops::Backend& backend_;
   StepLimits limits_;
-  Buffer buffer_;
-  Tensor tokens_, positions_, block_table_, logits_rows_;
-  std::vector<int32_t> host_tokens_, host_positions_, host_table_, host_logits_rows_;
-  ops::Batch batch_;
+  Buffer device_;
+  std::vector<Buffer> staging_;
+  size_t next_ = 0;  // staging buffer
+  StepInputs inputs_;
 };
 
 }  // namespace octet::engine

@@ -11,11 +11,16 @@ namespace octet::engine {
 
 std::string to_string(const Ledger& ledger) {
   const auto line = [](std::string_view name, int64_t bytes) {
-    return fmt::format("  {:<24}{:>10.1f} MiB\n", name, static_cast<double>(bytes) / 1048576.0);
+    return fmt::format("  {:<28}{:>10.1f} MiB\n", name, static_cast<double>(bytes) / 1048576.0);
   };
-  return line("weights, mapped", ledger.mapped_weights) +
+  const auto some = [&](std::string_view name, int64_t bytes) {
+    return bytes > 0 ? line(name, bytes) : std::string();
+  };
+  return some("weights, mapped", ledger.mapped_weights) +
          line("weights, owned", ledger.owned_weights) + line("activations", ledger.arena) +
+         line("step inputs, results", ledger.steps) +
          line(fmt::format("KV cache, {} tokens", ledger.kv_tokens), ledger.kv) +
+         some("workspace", ledger.workspace) + some("kernels and graphs, at most", ledger.reserve) +
          line("total", ledger.total());
 }
 
@@ -36,7 +41,10 @@ size_t arena_bytes(const model::Model& model, const ops::KvLayout& layout,
   batch.tokens = ids(limits.rows);
   batch.positions = ids(limits.rows);
   batch.logits_rows = ids(limits.logits_rows);
+  batch.row_sequence = ids(limits.rows);
+  batch.spans = ids(3).reshape({1, 3});
   batch.block_table = ids(1).reshape({1, 1});
+  batch.max_context = limits.rows;
 
   Arena arena;
   model.forward({nowhere, arena, kv, batch});
@@ -62,8 +70,25 @@ int64_t kv_blocks(const KvDemand& demand) {
     }
     return std::min(blocks, most);
   }
-  if (demand.free_bytes <= 0) return wanted;
-  return std::clamp(demand.free_bytes / 4 / block_bytes, std::min(per_sequence, wanted), wanted);
+  if (demand.most_bytes <= 0) return wanted;
+  return std::clamp(demand.most_bytes / block_bytes, std::min(per_sequence, wanted), wanted);
+}
+
+int64_t kv_budget(const ops::BackendInfo& info, double utilization, const Ledger& rest) {
+  if (info.total_bytes <= 0) return info.memory_bytes / 4;
+  // The workspace is taken already, so that what is free does not count it.
+  const auto unused =
+      static_cast<int64_t>((1.0 - utilization) * static_cast<double>(info.total_bytes));
+  const int64_t taken = rest.total() - rest.workspace;
+  const int64_t left = info.memory_bytes - unused - taken;
+  if (left > 0) return left;
+  throw Error({.what = "the model leaves no memory for a KV cache",
+               .where = "--gpu-memory-utilization",
+               .value = fmt::format("{}: {:.1f} MiB free, {:.1f} needed before the cache",
+                                    utilization, static_cast<double>(info.memory_bytes) / 1048576.0,
+                                    static_cast<double>(taken + unused) / 1048576.0),
+               .fix = "a larger share, a smaller --max-num-batched-tokens, or a GPU with more "
+                      "memory that is free"});
 }
 
 DType kv_dtype(const model::Model& model, model::KvType type) {

@@ -35,30 +35,39 @@ Engine::Engine(const model::Model& model, ops::Backend& backend, const EngineOpt
       backend_(backend),
       options_(options),
       scheduler_config_(scheduler_config(options, model, backend.info().launch_depth)) {
+  const ops::BackendInfo& device = backend.info();
   const ops::KvLayout layout =
       model::kv_layout(model.config(), kv_options(model, options.kv_type, options.block_tokens));
-  const int64_t blocks = kv_blocks({.layout = layout,
-                                    .max_model_len = scheduler_config_.max_model_len,
-                                    .max_num_seqs = options.max_num_seqs,
-                                    .asked_bytes = options.kv_cache_bytes,
-                                    .free_bytes = backend.info().memory_bytes});
-  scheduler_config_.num_blocks = static_cast<int32_t>(blocks);
-  sched::validate(scheduler_config_);
-  scheduler_ = std::make_unique<sched::Scheduler>(scheduler_config_);
-  kv_ = std::make_unique<model::KvStore>(backend, layout, blocks, model.kv_scales());
   const StepLimits limits{
       .rows = options.max_num_batched_tokens,
       .sequences = options.max_num_seqs,
       .blocks_per_sequence =
           (scheduler_config_.max_model_len + options.block_tokens - 1) / options.block_tokens,
-      .logits_rows = options.max_num_seqs};
+      .logits_rows = options.max_num_seqs,
+      .block_tokens = options.block_tokens};
+  ledger_ = {
+      .mapped_weights = device.device.kind == DeviceKind::cpu ? mapped_weight_bytes(model) : 0,
+      .owned_weights = model.owned_bytes(),
+      .arena = static_cast<int64_t>(arena_bytes(model, layout, limits)),
+      .steps = static_cast<int64_t>(step_bytes(limits, options.max_logprobs)),
+      .workspace = device.workspace_bytes,
+      .reserve = device.reserve_bytes};
+  const int64_t blocks =
+      kv_blocks({.layout = layout,
+                 .max_model_len = scheduler_config_.max_model_len,
+                 .max_num_seqs = options.max_num_seqs,
+                 .asked_bytes = options.kv_cache_bytes,
+                 .most_bytes = options.kv_cache_bytes > 0
+                                   ? 0
+                                   : kv_budget(device, options.memory_utilization, ledger_)});
+  scheduler_config_.num_blocks = static_cast<int32_t>(blocks);
+  sched::validate(scheduler_config_);
+  scheduler_ = std::make_unique<sched::Scheduler>(scheduler_config_);
+  kv_ = std::make_unique<model::KvStore>(backend, layout, blocks, model.kv_scales());
+  ledger_.kv = kv_->bytes();
+  ledger_.kv_tokens = blocks * options.block_tokens;
   runner_ = std::make_unique<Runner>(model, backend, *kv_, limits, options.max_logprobs,
-                                     backend.info().launch_depth);
-  ledger_ = {.mapped_weights = mapped_weight_bytes(model),
-             .owned_weights = model.owned_bytes(),
-             .arena = static_cast<int64_t>(runner_->arena_bytes()),
-             .kv = kv_->bytes(),
-             .kv_tokens = blocks * options.block_tokens};
+                                     device.launch_depth);
   published_ = scheduler_->stats();
   last_step_ = std::chrono::steady_clock::now();
   thread_ = std::thread([this] { loop(); });
@@ -141,6 +150,7 @@ void Engine::loop() {
   TokenEvent last;
   last.finish = sched::Finish::cancelled;
   try {
+    backend_.enter_thread();
     while (take_commands()) {
       if (scheduler_->has_work()) step();
       publish();

@@ -32,8 +32,9 @@ struct EngineOptions {
   int32_t max_num_batched_tokens = 512;
   int32_t max_chunk = 0;  // most tokens of one prompt in one step; 0 = the budget
   int32_t block_tokens = 16;
-  int64_t kv_cache_bytes = 0;  // 0 = as much as max_num_seqs full sequences need, but at
-                               // most a quarter of the memory that is free
+  int64_t kv_cache_bytes = 0;        // 0 = as much as max_num_seqs full sequences need, but at
+                                     // most what kv_budget() allows (capacity.h)
+  double memory_utilization = 0.90;  // of a GPU's memory, by all that runs on it
   int32_t max_logprobs = 20;
   int32_t max_queued_requests = 1024;  // beyond: refused as overloaded
   bool enable_prefix_caching = true;

@@ -10,12 +10,13 @@
 namespace octet::engine {
 namespace {
 
-// The tensors of a SampleResult, one behind the other in a buffer.
+// The results of `rows` samples with `top` log-probabilities each, one behind the other. The tokens
+// come first, wherever the rest lies: the step after finds them there.
 ops::SampleResult lay_out(const Buffer& buffer, int64_t rows, int64_t top) {
   size_t offset = 0;
   const auto take = [&](DType type, Shape shape) {
     Tensor tensor = buffer.tensor(type, shape, offset);
-    offset += static_cast<size_t>(shape.count()) * size_of(type);
+    offset += static_cast<size_t>(tensor.bytes());
     return tensor;
   };
   ops::SampleResult result;
@@ -29,87 +30,75 @@ ops::SampleResult lay_out(const Buffer& buffer, int64_t rows, int64_t top) {
   return result;
 }
 
-size_t sample_bytes(int64_t rows, int64_t top) {
+size_t result_bytes(int64_t rows, int64_t top) {
   return static_cast<size_t>(rows * (3 + 2 * top)) * sizeof(int32_t);
 }
 
-ops::SampleResult first_rows(const ops::SampleResult& all, int64_t rows, int64_t top) {
-  ops::SampleResult part;
-  part.tokens = all.tokens.slice(0, rows);
-  part.logprobs = all.logprobs.slice(0, rows);
-  part.ranks = all.ranks.slice(0, rows);
-  if (top == 0) return part;
-  // A step that wants fewer than the most packs its own k columns.
-  part.top_tokens = Tensor(all.top_tokens.data, DType::i32, {rows, top}, all.top_tokens.device);
-  part.top_logprobs = Tensor(all.top_logprobs.data, DType::f32, {rows, top}, all.top_tokens.device);
-  return part;
-}
-
-void copy_result(ops::Backend& backend, const ops::SampleResult& from,
-                 const ops::SampleResult& to) {
-  backend.copy(from.tokens, to.tokens);
-  backend.copy(from.logprobs, to.logprobs);
-  backend.copy(from.ranks, to.ranks);
-  if (!from.top_tokens) return;
-  backend.copy(from.top_tokens, to.top_tokens);
-  backend.copy(from.top_logprobs, to.top_logprobs);
+ops::SampleRow sample_row(const Sampling& how, const sched::Slice& slice) {
+  return {.temperature = how.temperature,
+          .top_k = how.top_k,
+          .top_p = how.top_p,
+          .min_p = how.min_p,
+          .seed = how.seed,
+          .position = slice.first + slice.count};
 }
 
 }  // namespace
+
+size_t step_bytes(const StepLimits& limits, int32_t max_logprobs) {
+  return BatchMemory::device_bytes(limits) + result_bytes(limits.logits_rows, max_logprobs);
+}
 
 Runner::Runner(const model::Model& model, ops::Backend& backend, const model::KvStore& kv,
                const StepLimits& limits, int32_t max_logprobs, int depth)
     : model_(model),
       backend_(backend),
       kv_(kv),
-      arena_bytes_(engine::arena_bytes(model, kv.layout(), limits)),
-      arena_(backend.alloc(arena_bytes_, "activations")) {
-  for (int i = 0; i < depth; ++i) {
-    slots_.push_back(std::make_unique<InFlight>(make_slot(limits, max_logprobs)));
+      limits_(limits),
+      max_logprobs_(max_logprobs),
+      arena_(backend.alloc(arena_bytes(model, kv.layout(), limits), "activations")),
+      batch_(backend, limits, depth),
+      results_(backend.alloc(result_bytes(limits.logits_rows, max_logprobs), "sampling results")),
+      slots_(static_cast<size_t>(depth)) {
+  for (InFlight& slot : slots_) {
+    slot.host = backend.alloc_host(results_.bytes(), "sampling results");
   }
 }
 
-Runner::InFlight Runner::make_slot(const StepLimits& limits, int32_t max_logprobs) {
-  InFlight slot{.batch = BatchMemory(backend_, limits)};
-  const size_t bytes = sample_bytes(limits.logits_rows, max_logprobs);
-  slot.buffer = backend_.alloc(bytes, "sampling results");
-  slot.device = lay_out(slot.buffer, limits.logits_rows, max_logprobs);
-  slot.host = slot.device;
-  if (backend_.info().device.kind != DeviceKind::cpu) {
-    slot.host_buffer = host_buffer(bytes);
-    slot.host = lay_out(slot.host_buffer, limits.logits_rows, max_logprobs);
-  }
-  return slot;
+// Where in results_ a slice finds its token. Only the newest step's samples are still there.
+int32_t Runner::row_of(const sched::DeviceToken& token) const {
+  invariant(!in_flight_.empty() && in_flight_.back()->step == token.step,
+            "a slice waits for a token of a step that is not the one before");
+  return in_flight_.back()->sample_row[static_cast<size_t>(token.slice)];
 }
 
-Runner::InFlight& Runner::slot_of(sched::StepId step) {
-  const auto found = std::ranges::find(in_flight_, step, &InFlight::step);
-  invariant(found != in_flight_.end(), "a slice waits for a token of a step that is not in flight");
-  return **found;
+std::optional<StepBucket> Runner::bucket(const sched::StepPlan& plan, int32_t top) const {
+  if (!backend_.info().graphs) return std::nullopt;
+  int64_t context = 0;
+  for (const sched::Slice& slice : plan.slices) {
+    if (slice.count != 1 || !slice.sample) return std::nullopt;
+    context = std::max<int64_t>(context, slice.first + 1);
+  }
+  return bucket_of(static_cast<int64_t>(plan.slices.size()), context, top, limits_, max_logprobs_);
 }
 
 void Runner::launch(const sched::StepPlan& plan, SamplingOf sampling) {
   invariant(in_flight_.size() < slots_.size(),
             "more steps in flight than the runner has memory for");
-  InFlight& slot = *slots_[next_slot_];
-  next_slot_ = (next_slot_ + 1) % slots_.size();
+  InFlight& slot = slots_[next_slot_];
   slot.step = plan.step;
   slot.sample_row.clear();
   slot.logprobs.clear();
 
   std::vector<SequenceTokens> parts;
-  std::vector<ops::SampleRow> rows;
+  std::vector<ops::SampleRow> samples;
   int32_t top = 0;
   for (const sched::Slice& slice : plan.slices) {
     SequenceTokens part{.tokens = slice.tokens,
                         .first_position = slice.first,
                         .blocks = slice.blocks,
                         .logits = slice.sample ? Wanted::last : Wanted::nothing};
-    if (slice.from) {
-      const InFlight& source = slot_of(slice.from->step);
-      const int32_t row = source.sample_row[static_cast<size_t>(slice.from->slice)];
-      part.device_token = source.device.tokens.slice(row, 1);
-    }
+    if (slice.from) part.token_row = row_of(*slice.from);
     parts.push_back(part);
     if (!slice.sample) {
       slot.sample_row.push_back(-1);
@@ -117,49 +106,56 @@ void Runner::launch(const sched::StepPlan& plan, SamplingOf sampling) {
       continue;
     }
     const Sampling& how = sampling(slice.seq);
-    slot.sample_row.push_back(static_cast<int32_t>(rows.size()));
+    slot.sample_row.push_back(static_cast<int32_t>(samples.size()));
     slot.logprobs.push_back(how.logprobs);
     top = std::max(top, how.logprobs);
-    rows.push_back({.temperature = how.temperature,
-                    .top_k = how.top_k,
-                    .top_p = how.top_p,
-                    .min_p = how.min_p,
-                    .seed = how.seed,
-                    .position = slice.first + slice.count});
+    samples.push_back(sample_row(how, slice));
   }
 
+  const std::optional<StepBucket> bucket = this->bucket(plan, top);
+  const StepInputs& inputs = bucket
+                                 ? batch_.build(parts, samples, {bucket->rows, bucket->max_context})
+                                 : batch_.build(parts, samples);
+  slot.top = bucket ? bucket->top : top;
+  slot.rows = inputs.sample_rows ? inputs.sample_rows.rows() : 0;
+
   const Arena::Scope scratch(arena_);
-  const ops::Batch& batch = slot.batch.build(backend_, parts);
-  const auto count = static_cast<int64_t>(rows.size());
-  const Tensor how(rows.data(), DType::u8, {count, sizeof(ops::SampleRow)});
-  backend_.run_step(plan.step, [&] {
-    const Tensor logits = model_.forward({backend_, arena_, kv_, batch});
-    if (logits) backend_.sample(logits, how, first_rows(slot.device, count, top));
+  backend_.run_step(bucket ? bucket->key() : 0, [&] {
+    if (inputs.token_rows) {
+      const Tensor sampled = results_.tensor(DType::i32, {limits_.logits_rows});
+      backend_.take_tokens(sampled, inputs.token_rows, inputs.batch.tokens);
+    }
+    const Tensor logits = model_.forward({backend_, arena_, kv_, inputs.batch});
+    if (logits) {
+      backend_.sample(logits, inputs.sample_rows, lay_out(results_, slot.rows, slot.top));
+    }
   });
-  if (count > 0 && slot.host_buffer.data()) {
-    copy_result(backend_, first_rows(slot.device, count, top), first_rows(slot.host, count, top));
+  if (slot.rows > 0) {
+    const Shape bytes{static_cast<int64_t>(result_bytes(slot.rows, slot.top))};
+    backend_.copy(results_.tensor(DType::u8, bytes), slot.host.tensor(DType::u8, bytes));
   }
+  slot.point = backend_.record();
+  next_slot_ = (next_slot_ + 1) % slots_.size();
   in_flight_.push_back(&slot);
 }
 
 StepOutput Runner::wait() {
   invariant(!in_flight_.empty(), "there is no step in flight");
-  backend_.sync();
-  InFlight& slot = *in_flight_.front();
+  const InFlight& slot = *in_flight_.front();
+  backend_.wait(slot.point);
   in_flight_.pop_front();
 
   StepOutput output;
   output.result.step = slot.step;
-  int64_t top = 0;
-  for (const int32_t wanted : slot.logprobs) top = std::max<int64_t>(top, wanted);
+  const ops::SampleResult results = lay_out(slot.host, slot.rows, slot.top);
   for (size_t i = 0; i < slot.sample_row.size(); ++i) {
     output.result.tokens.emplace_back();
     output.sampled.emplace_back();
     const int32_t row = slot.sample_row[i];
     if (row < 0) continue;
-    SampledToken token{.token = slot.host.tokens.as<int32_t>()[row],
-                       .logprob = slot.host.logprobs.as<float>()[row],
-                       .rank = slot.host.ranks.as<int32_t>()[row]};
+    SampledToken token{.token = results.tokens.as<int32_t>()[row],
+                       .logprob = results.logprobs.as<float>()[row],
+                       .rank = results.ranks.as<int32_t>()[row]};
     if (!std::isfinite(token.logprob)) {
       throw Fault(
           fmt::format("the model gives NaN or infinite logits in step {}, slice {} (token {} has "
@@ -167,9 +163,9 @@ StepOutput Runner::wait() {
                       slot.step, i, token.token, token.logprob));
     }
     for (int64_t k = 0; k < slot.logprobs[i]; ++k) {
-      const auto at = static_cast<size_t>(row * top + k);
+      const auto at = static_cast<size_t>(row * slot.top + k);
       token.top.push_back(
-          {slot.host.top_tokens.as<int32_t>()[at], slot.host.top_logprobs.as<float>()[at]});
+          {results.top_tokens.as<int32_t>()[at], results.top_logprobs.as<float>()[at]});
     }
     output.result.tokens.back().push_back(token.token);
     output.sampled.back() = std::move(token);

@@ -4,10 +4,11 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/batch_memory.h"
+#include "engine/step_bucket.h"
 #include "model/kv_store.h"
 #include "model/model.h"
 #include "sched/step_plan.h"
@@ -42,6 +43,9 @@ struct StepOutput {
   std::vector<std::optional<SampledToken>> sampled;  // by slice; set where the slice sampled
 };
 
+// Device memory of a runner beside its arena: inputs and results of a step.
+size_t step_bytes(const StepLimits& limits, int32_t max_logprobs);
+
 class Runner {
  public:
   // `depth` steps may be in flight. The limits' logits_rows is the most slices that sample.
@@ -52,32 +56,35 @@ class Runner {
 
   // Enqueues a step. Steps are waited for in the order of their launch.
   void launch(const sched::StepPlan& plan, SamplingOf sampling);
-  // Waits for the oldest step in flight. Fault if the device failed or a logit row was all NaN.
+  // Waits for the oldest step in flight, and for no other. Fault if the device failed or a logit
+  // row was all NaN.
   StepOutput wait();
 
-  size_t arena_bytes() const { return arena_bytes_; }
-
  private:
+  // A step between launch and wait. Its results lie in `host`, packed (lay_out in runner.cpp).
   struct InFlight {
-    BatchMemory batch;
-    Buffer buffer;  // the sampling results on the device
-    ops::SampleResult device;
-    ops::SampleResult host;  // the same tensors where the host can read them
-    Buffer host_buffer;
+    Buffer host;
     sched::StepId step = 0;
+    uint64_t point = 0;               // in the stream: its results are on the host
+    int64_t rows = 0;                 // of logits, padding included
+    int32_t top = 0;                  // log-probabilities a row
     std::vector<int32_t> sample_row;  // by slice; -1 = does not sample
     std::vector<int32_t> logprobs;    // by slice
   };
 
-  InFlight make_slot(const StepLimits& limits, int32_t max_logprobs);
-  InFlight& slot_of(sched::StepId step);
+  int32_t row_of(const sched::DeviceToken& token) const;
+  // The bucket of a pure decode step, where steps are replayed; else nothing.
+  std::optional<StepBucket> bucket(const sched::StepPlan& plan, int32_t top) const;
 
   const model::Model& model_;
   ops::Backend& backend_;
   const model::KvStore& kv_;
-  size_t arena_bytes_;
+  StepLimits limits_;
+  int32_t max_logprobs_;
   Arena arena_;
-  std::vector<std::unique_ptr<InFlight>> slots_;
+  BatchMemory batch_;
+  Buffer results_;  // of the step that runs, on the device; the next one takes its tokens from here
+  std::vector<InFlight> slots_;
   size_t next_slot_ = 0;
   std::deque<InFlight*> in_flight_;
 };

@@ -24,7 +24,8 @@ StepLimits session_limits(const SessionOptions& options) {
       .rows = rows,
       .sequences = options.sequences,
       .blocks_per_sequence = blocks_for(options),
-      .logits_rows = std::max(options.logits_rows ? options.logits_rows : rows, options.sequences)};
+      .logits_rows = std::max(options.logits_rows ? options.logits_rows : rows, options.sequences),
+      .block_tokens = options.block_tokens};
 }
 
 }  // namespace
@@ -44,8 +45,8 @@ Session::Session(const model::Model& model, ops::Backend& backend, const Session
       lengths_(static_cast<size_t>(options.sequences)) {
   std::iota(block_ids_.begin(), block_ids_.end(), 0);
   if (backend.info().device.kind != DeviceKind::cpu) {
-    host_logits_ = host_buffer(static_cast<size_t>(limits_.logits_rows * model.config().vocab) *
-                               sizeof(float));
+    host_logits_ = backend.alloc_host(
+        static_cast<size_t>(limits_.logits_rows * model.config().vocab) * sizeof(float), "logits");
   }
 }
 
@@ -61,7 +62,7 @@ std::span<const int32_t> Session::blocks(int64_t sequence) const {
 
 Tensor Session::run(std::span<const SequenceTokens> parts) {
   const Arena::Scope scratch(arena_);
-  const ops::Batch& batch = batch_.build(backend_, parts);
+  const ops::Batch& batch = batch_.build(parts).batch;
   Tensor logits = model_.forward({backend_, arena_, kv_, batch}, observer_);
   if (logits && host_logits_.data()) {
     const Tensor host = host_logits_.tensor(DType::f32, logits.shape);

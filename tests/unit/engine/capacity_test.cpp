@@ -36,7 +36,7 @@ TEST_P(Capacity, ArenaIsExact) {
     }
     BatchMemory memory(rig.backend, limits);
     Arena arena(rig.backend.alloc(bytes, "activations"));
-    const ops::Batch& batch = memory.build(rig.backend, parts);
+    const ops::Batch& batch = memory.build(parts).batch;
     const Tensor logits = rig.model->forward({rig.backend, arena, kv, batch});
     EXPECT_EQ(logits.shape, (Shape{static_cast<int64_t>(sequences), rig.model->config().vocab}));
     EXPECT_LE(arena.peak(), bytes);
@@ -50,7 +50,7 @@ TEST_P(Capacity, ArenaIsExact) {
   }
   BatchMemory memory(rig.backend, limits);
   Arena arena(rig.backend.alloc(bytes, "activations"));
-  rig.model->forward({rig.backend, arena, kv, memory.build(rig.backend, parts)});
+  rig.model->forward({rig.backend, arena, kv, memory.build(parts).batch});
   EXPECT_EQ(arena.peak(), bytes);
 }
 
@@ -63,18 +63,31 @@ TEST(KvBlocks, AreAsManyAsAllSequencesCanUse) {
   const ops::KvLayout layout =
       model::kv_layout(rig.model->config(), kv_options(*rig.model, model::KvType::automatic, 16));
   const int64_t bytes = layout.bytes_per_block();
-  const auto blocks = [&](int64_t length, int64_t seqs, int64_t asked, int64_t free) {
-    return kv_blocks({layout, length, seqs, asked, free});
+  const auto blocks = [&](int64_t length, int64_t seqs, int64_t asked, int64_t most) {
+    return kv_blocks({layout, length, seqs, asked, most});
   };
-  EXPECT_EQ(blocks(64, 8, 0, 0), 32);               // what is free is not known
-  EXPECT_EQ(blocks(65, 8, 0, 0), 40);               // part of a block is a block
-  EXPECT_EQ(blocks(64, 8, 0, bytes * 1000), 32);    // more than enough
-  EXPECT_EQ(blocks(64, 8, 0, bytes * 4 * 10), 10);  // a quarter of what is free
-  EXPECT_EQ(blocks(64, 8, 0, bytes * 4), 4);        // but one whole sequence
+  EXPECT_EQ(blocks(64, 8, 0, 0), 32);             // what is free is not known
+  EXPECT_EQ(blocks(65, 8, 0, 0), 40);             // part of a block is a block
+  EXPECT_EQ(blocks(64, 8, 0, bytes * 1000), 32);  // more than enough
+  EXPECT_EQ(blocks(64, 8, 0, bytes * 10), 10);    // the most that it may take
+  EXPECT_EQ(blocks(64, 8, 0, bytes), 4);          // but one whole sequence
   EXPECT_EQ(blocks(64, 8, 0, 1), 4);
   EXPECT_EQ(blocks(64, 8, bytes * 7 + bytes / 2, 1), 7);  // what was asked for
   EXPECT_EQ(blocks(int64_t{1} << 40, 4096, 0, 0), std::numeric_limits<int32_t>::max());
   EXPECT_THROW(blocks(64, 8, bytes - 1, 0), Error);
+}
+
+TEST(KvBudget, IsAQuarterOfTheHostAndTheRestOfAGpu) {
+  constexpr int64_t gib = int64_t{1} << 30;
+  const Ledger rest{.owned_weights = 20 * gib, .arena = 2 * gib, .workspace = gib, .reserve = gib};
+  EXPECT_EQ(kv_budget({}, 0.9, rest), 0);
+  EXPECT_EQ(kv_budget({.memory_bytes = 8 * gib}, 0.9, rest), 2 * gib);
+  // 100 GiB of which 4 were in use and 1 is the workspace: half of it is for this process.
+  const ops::BackendInfo gpu{
+      .memory_bytes = 95 * gib, .total_bytes = 100 * gib, .workspace_bytes = gib};
+  EXPECT_EQ(kv_budget(gpu, 0.5, rest), 22 * gib);
+  EXPECT_EQ(kv_budget(gpu, 1.0, rest), 72 * gib);
+  EXPECT_THROW(kv_budget(gpu, 0.2, rest), Error);
 }
 
 TEST(Ledger, AddsUpAndPrints) {
