@@ -28,8 +28,13 @@ namespace octet::ops {
 struct BackendInfo {
   std::string name;  // "cpu avx512_bf16, 2 threads"
   Device device;
-  int launch_depth = 1;      // steps in flight that keep this device busy: 1 on a CPU, 2 on a GPU
+  int launch_depth = 1;  // steps in flight that keep this device busy: 1 on a CPU, 2 on a GPU
+  bool graphs = false;   // run_step replays, so that it pays to give steps one of a few shapes
   int64_t memory_bytes = 0;  // of the device, free at construction
+  // Only of devices with memory of their own; else 0.
+  int64_t total_bytes = 0;      // of the device
+  int64_t workspace_bytes = 0;  // taken at construction
+  int64_t reserve_bytes = 0;    // that the driver takes later, for kernels and graphs
 };
 
 class Backend {
@@ -38,6 +43,9 @@ class Backend {
 
   // --- services ---------------------------------------------------------------------------------
   virtual const BackendInfo& info() const = 0;
+  // To call on a thread, other than the one that made the backend, before it uses the backend. One
+  // thread at a time does.
+  virtual void enter_thread() {}
   // Device memory. Error if there is not enough; `what` names the use ("KV cache") in its text.
   virtual Buffer alloc(size_t bytes, const std::string& what) = 0;
   // Host memory that the device copies from and to without waiting for the host: pinned, on a GPU.
@@ -64,8 +72,9 @@ class Backend {
   // out[t] = table[tokens[t]]; table bf16/f16/f32 [vocab, hidden]. Ids outside the vocabulary:
   // Fault.
   virtual void embed(const Tensor& table, const Tensor& tokens, const Tensor& out) = 0;
-  // tokens[i] = sampled[source[i]] where source[i] >= 0: ids that a step before left on the device.
-  // All i32; tokens and source [n].
+  // tokens[i] = max(0, sampled[source[i]]) where source[i] >= 0: ids that a step before left on the
+  // device. That step reports a -1 (its logits were NaN), so this one need not fail as well. All
+  // i32; tokens and source [n].
   virtual void take_tokens(const Tensor& sampled, const Tensor& source, const Tensor& tokens) = 0;
   // out = x + y, rounded once; may be in place.
   virtual void add(const Tensor& x, const Tensor& y, const Tensor& out) = 0;

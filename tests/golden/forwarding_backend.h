@@ -10,6 +10,7 @@ class ForwardingBackend : public ops::Backend {
   explicit ForwardingBackend(ops::Backend& inner) : inner_(inner) {}
 
   const ops::BackendInfo& info() const override { return inner_.info(); }
+  void enter_thread() override { inner_.enter_thread(); }
   Buffer alloc(size_t bytes, const std::string& what) override { return inner_.alloc(bytes, what); }
   void copy(const Tensor& from, const Tensor& to) override { inner_.copy(from, to); }
   void fill(const Tensor& tensor, uint8_t byte) override { inner_.fill(tensor, byte); }

@@ -205,7 +205,7 @@ void CpuBackend::embed(const Tensor& table, const Tensor& tokens, const Tensor& 
 void CpuBackend::take_tokens(const Tensor& sampled, const Tensor& source, const Tensor& tokens) {
   for (int64_t i = 0; i < source.count(); ++i) {
     const int32_t row = source.as<int32_t>()[i];
-    if (row >= 0) tokens.as<int32_t>()[i] = sampled.as<int32_t>()[row];
+    if (row >= 0) tokens.as<int32_t>()[i] = std::max(sampled.as<int32_t>()[row], 0);
   }
 }
 

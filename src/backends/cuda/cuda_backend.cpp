@@ -11,6 +11,9 @@ namespace octet::cuda {
 namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{256} << 20;
+// What the driver takes beside our own allocations, once kernels are loaded and steps captured:
+// code and local memory of the kernels, cuBLASLt's own, and some 2 MiB a graph.
+constexpr int64_t kReserveBytes = int64_t{768} << 20;
 constexpr size_t kEvents = 8;  // points that can be waited for at a time
 
 void free_device(void* data, size_t, Device) {
@@ -47,6 +50,7 @@ CudaBackend::CudaBackend(const CudaOptions& options) : options_(options) {
                            context_.caps.major, context_.caps.minor, context_.caps.sms);
   info_.device = {DeviceKind::cuda, options.device};
   info_.launch_depth = 2;
+  info_.graphs = options.graphs;
   workspace_ = alloc(kWorkspaceBytes, "workspace");
   context_.workspace = {workspace_.data(), workspace_.bytes()};
   fault_ = alloc_host(sizeof(DeviceFault), "fault flag");
@@ -57,6 +61,14 @@ CudaBackend::CudaBackend(const CudaOptions& options) : options_(options) {
   size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   info_.memory_bytes = static_cast<int64_t>(free);
+  info_.total_bytes = static_cast<int64_t>(total);
+  info_.workspace_bytes = static_cast<int64_t>(workspace_.bytes());
+  info_.reserve_bytes = kReserveBytes;
+}
+
+// The current device belongs to the thread in CUDA.
+void CudaBackend::enter_thread() {
+  check(cudaSetDevice(options_.device), "cudaSetDevice");
 }
 
 CudaBackend::~CudaBackend() {

@@ -27,6 +27,7 @@ class CudaBackend final : public ops::Backend {
   ~CudaBackend() override;
 
   const ops::BackendInfo& info() const override { return info_; }
+  void enter_thread() override;
   Buffer alloc(size_t bytes, const std::string& what) override;
   Buffer alloc_host(size_t bytes, const std::string& what) override;
   void copy(const Tensor& from, const Tensor& to) override;
