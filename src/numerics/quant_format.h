@@ -30,6 +30,8 @@ constexpr float max_of(Fp8 type) {
 struct ScaleGrid {
   int32_t rows = 0, cols = 0;
   friend auto operator<=>(const ScaleGrid&, const ScaleGrid&) = default;
+  // Said aloud, as below: nvcc 13 calls the == that <=> implies, but emits none.
+  friend bool operator==(const ScaleGrid&, const ScaleGrid&) = default;
 };
 
 namespace grids {
@@ -47,6 +49,7 @@ struct QuantFormat {
   ScaleGrid grid;
   ScaleType scale = ScaleType::f32;
   friend auto operator<=>(const QuantFormat&, const QuantFormat&) = default;
+  friend bool operator==(const QuantFormat&, const QuantFormat&) = default;
 };
 
 // "e4m3[128x128]f32", "e4m3[1x*]f32", "e5m2[*x*]unit"; and back (nullopt if malformed).

@@ -2,9 +2,9 @@
 // estimate, ties by order.
 //
 // How the backend describes its problems: as backends/cpu/select.h, with n the outputs of one
-// linear. Under --deterministic the order of summation is chosen for m = 1 and kept for every m, so
-// that a row's bits do not depend on how many rows are computed with it; otherwise the fastest row
-// for this m runs.
+// linear. Under --deterministic the order of summation is chosen for m = 1, of those orders in
+// which any m can be computed, and kept for every m, so that a row's bits do not depend on how many
+// rows are computed with it; otherwise the fastest row for this m runs.
 #pragma once
 
 #include <map>
