@@ -29,7 +29,12 @@ struct Workspace {
 };
 
 // Why a kernel gave up; written by the device, read by the host after a sync.
-enum class DeviceFault : int32_t { none = 0, token_outside_vocabulary = 1 };
+enum class DeviceFault : int32_t {
+  none = 0,
+  token_outside_vocabulary = 1,
+  row_outside_matrix = 2,      // gather_rows
+  position_without_block = 3,  // the block table has no block for a position that is written
+};
 
 class GemmLibrary;  // cuBLASLt's handle and plans: kernels/gemm_library.h
 

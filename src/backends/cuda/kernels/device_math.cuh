@@ -19,8 +19,7 @@ namespace octet::cuda {
 
 inline constexpr int kWarp = 32;
 
-// --- element types as floats
-// ----------------------------------------------------------------------
+// --- element types as floats ---------------------------------------------------------------------
 
 template <typename T>
 __device__ __forceinline__ float to_float(T x) {
@@ -76,8 +75,7 @@ __device__ __forceinline__ void store_floats(T* to, const float (&from)[N]) {
   store_vector(to, x);
 }
 
-// --- reductions
-// -----------------------------------------------------------------------------------
+// --- reductions ----------------------------------------------------------------------------------
 
 // Over the 32 lanes, all of which call it; every lane gets the same bits.
 __device__ __forceinline__ float warp_sum(float x) {
@@ -124,8 +122,7 @@ __device__ __forceinline__ uint32_t block_max(uint32_t x, uint32_t* shared) {
   return block_reduce<Threads>(x, shared, 0u, [](uint32_t y) { return warp_max(y); });
 }
 
-// --- FP8
-// ------------------------------------------------------------------------------------------
+// --- FP8 -----------------------------------------------------------------------------------------
 
 // Two codes, `low` in bits 0..7: cvt.rn.satfinite, which numerics/fp8.h describes. The instruction
 // drops the sign of a NaN and has another NaN for E5M2, so NaNs take a way of their own.
@@ -201,8 +198,7 @@ __device__ __forceinline__ float choose_scale_device(float absmax, const QuantFo
   return choose_scale(absmax, format);
 }
 
-// --- dispatch on the host
-// -------------------------------------------------------------------------
+// --- dispatch on the host ------------------------------------------------------------------------
 
 inline bool is_float_type(DType type) {
   return type == DType::f32 || type == DType::bf16 || type == DType::f16;

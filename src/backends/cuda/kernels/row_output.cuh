@@ -16,8 +16,7 @@ namespace octet::cuda {
 inline constexpr int kPart = 8;
 inline constexpr int64_t kMostThreads = 1024;
 
-// --- on the device
-// --------------------------------------------------------------------------------
+// --- on the device -------------------------------------------------------------------------------
 
 // A part of a row from column `col`; zeros beyond `cols`. `aligned`: all rows start at multiples of
 // a vector and `cols` is a multiple of a part.
@@ -155,8 +154,7 @@ __device__ __forceinline__ void write_row(const RowOutput<T>& out, int64_t row, 
   }
 }
 
-// --- on the host
-// ----------------------------------------------------------------------------------
+// --- on the host ---------------------------------------------------------------------------------
 
 template <typename T>
 Matrix<T> matrix(const Tensor& tensor) {
