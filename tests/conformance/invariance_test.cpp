@@ -219,8 +219,8 @@ TEST(Invariance, MlaInChunks) {
   }
 }
 
-TEST(Invariance, ExpertsRowAloneAndInABatch) {
-  const int64_t rows = 23, hidden = 130, inner = 72, experts = 4;
+void experts_row_alone_and_in_a_batch(int64_t hidden, int64_t inner) {
+  const int64_t rows = 23, experts = 4;
   const QuantFormat row{Fp8::e4m3, grids::row, ScaleType::f32},
       group{Fp8::e4m3, grids::group128, ScaleType::f32},
       block{Fp8::e4m3, grids::block128, ScaleType::f32};
@@ -261,11 +261,17 @@ TEST(Invariance, ExpertsRowAloneAndInABatch) {
                               mlps, parts.slice(first, n));
         }
         expect_same_bytes("invariance", kernel,
-                          fmt::format("moe_experts {} by {}", octet::to_string(weight), chunk),
+                          fmt::format("moe_experts {}->{} {} by {}", hidden, inner,
+                                      octet::to_string(weight), chunk),
                           rig.get_bytes(parts), rig.get_bytes(out));
       }
     });
   }
+}
+
+TEST(Invariance, ExpertsRowAloneAndInABatch) {
+  experts_row_alone_and_in_a_batch(130, 72);
+  experts_row_alone_and_in_a_batch(256, 192);
 }
 
 }  // namespace

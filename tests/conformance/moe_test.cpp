@@ -264,6 +264,9 @@ TEST(Experts, FormatsAndShapes) {
       run_case({1, 72, 48, 4, 1, format, activation});
       run_case({7, 130, 72, 8, 2, format, activation});
       run_case({40, 256, 192, 8, 3, format, activation});
+      // Rows that vectors of 16 bytes fit, few tokens and many, and ragged ends.
+      run_case({5, 272, 208, 8, 2, format, activation});
+      run_case({40, 272, 208, 8, 3, format, activation});
       if (format.input && !format.calibrated)
         run_case({7, 130, 200, 8, 2, format, activation, true});
     }
