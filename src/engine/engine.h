@@ -102,6 +102,11 @@ class Engine {
   void stop();
 
   EngineStats stats() const;
+  // Requests that were submitted and have not ended, as of now; stats() is as of the last step.
+  int32_t pending() const {
+    const std::scoped_lock lock(stats_mutex_);
+    return pending_;
+  }
   const Ledger& ledger() const { return ledger_; }
   int64_t max_model_len() const { return scheduler_config_.max_model_len; }
   int32_t max_logprobs() const { return options_.max_logprobs; }

@@ -186,9 +186,8 @@ TEST(Engine, IdlePublishesThatNothingIsHeld) {
   Collector collector;
   ASSERT_TRUE(engine.submit(greedy(prompt_of(20), 8), collector.sink()).accepted());
   drain(collector);
-  for (int i = 0; i < 200 && engine.stats().scheduler.running > 0; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
+  EXPECT_EQ(engine.pending(), 0);
+  EXPECT_TRUE(soon([&] { return engine.stats().scheduler.running == 0; }));
   const EngineStats stats = engine.stats();
   EXPECT_EQ(stats.scheduler.running, 0);
   EXPECT_EQ(stats.scheduler.waiting, 0);
@@ -202,11 +201,14 @@ TEST(Engine, IdlePublishesThatNothingIsHeld) {
 TEST(Engine, AgeOfTheStepStartsWithTheWork) {
   Rig rig;
   Engine engine(*rig.model, rig.backend, {});
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
   rig.backend.hold();
   Collector collector;
+  const auto start = std::chrono::steady_clock::now();
   engine.submit(greedy(prompt_of(4), 2), collector.sink());
-  EXPECT_LT(engine.stats().seconds_since_step, 0.25);
+  const double age = engine.stats().seconds_since_step;
+  const std::chrono::duration<double> since_submit = std::chrono::steady_clock::now() - start;
+  EXPECT_LE(age, since_submit.count());
   ASSERT_TRUE(rig.backend.wait_for_steps(1));
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   EXPECT_GT(engine.stats().seconds_since_step, 0.05);  // and it grows while a step hangs
@@ -296,8 +298,8 @@ TEST(Engine, EndsEveryRequestWhenItIsDestroyed) {
     for (size_t i = 6; i < 12; ++i) {
       engine.submit(greedy(prompt_of(20, static_cast<int>(i)), 40), collectors[i].sink());
     }
-    std::thread opener([&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::thread opener([&] {  // once stop() has begun
+      soon([&] { return !engine.submit(greedy(prompt_of(4), 2), Collector().sink()).accepted(); });
       rig.backend.let_go();
     });
     engine.stop();
@@ -379,16 +381,13 @@ TEST(Engine, ManyThreads) {
           continue;
         }
         if (i % 3 == 1) engine.cancel(submitted.id);
-        if (i % 3 == 2) collector.next(std::chrono::seconds(60)), engine.cancel(submitted.id);
-        engine.stats();
-        // What was drained before a cancel may be the end already.
-        Ended rest;
-        while (rest.ends == 0) {
-          const auto event = collector.next(std::chrono::milliseconds(300));
-          if (!event) break;
-          rest.ends += event->finish.has_value();
+        std::optional<TokenEvent> first;  // which may be the end already
+        if (i % 3 == 2) {
+          first = collector.next(std::chrono::seconds(60));
+          engine.cancel(submitted.id);
         }
-        ended += 1;
+        engine.stats();
+        ended += drain(collector, std::move(first)).ends;
       }
     });
   }

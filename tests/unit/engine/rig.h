@@ -98,9 +98,11 @@ struct Ended {
   int ends = 0;  // events with finish or fault
 };
 
-inline Ended drain(Collector& collector) {
+// `first` was taken from the collector already.
+inline Ended drain(Collector& collector, std::optional<TokenEvent> first = std::nullopt) {
   Ended all;
-  while (std::optional<TokenEvent> event = collector.next(std::chrono::seconds(60))) {
+  for (std::optional<TokenEvent> event = std::move(first);
+       event || (event = collector.next(std::chrono::seconds(60))); event.reset()) {
     for (const SampledToken& token : event->tokens) all.tokens.push_back(token.token);
     if (!event->finish && event->fault.empty()) continue;
     ++all.ends;
@@ -112,6 +114,16 @@ inline Ended drain(Collector& collector) {
     break;
   }
   return all;
+}
+
+// Until something on another thread holds; false if it does not within ten seconds, far more than a
+// sanitizer on a busy machine takes.
+template <class F>
+bool soon(F holds) {
+  for (int i = 0; i < 2000 && !holds(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return holds();
 }
 
 inline GenRequest greedy(std::vector<int32_t> prompt, std::optional<int32_t> max_tokens) {

@@ -288,17 +288,16 @@ TEST(Completions, AClientThatGoesAwayCancelsItsChoices) {
     queued.send("POST", "/v1/completions", R"({"prompt":[5],"max_tokens":60,"stream":true})");
     EXPECT_THAT(queued.read_some(), HasSubstr("200 OK"));
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  // The server's thread takes what happens on its sockets in turn: when it has answered a few
+  // requests that came after the ends of those two, it has seen the ends.
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(ask(serving, "GET", "/health").status, 200);
   serving.rig.backend.let_go();
   EXPECT_EQ(complete(serving, R"("max_tokens":2)").status, 200);
   // The numbers are published after each step, a moment after its answers are delivered.
-  const auto settled = [&] {
+  engine::soon([&] {
     const auto stats = serving.engine.stats().scheduler;
     return stats.finished_cancelled == 4 && stats.blocks_held == 0;
-  };
-  for (int i = 0; i < 400 && !settled(); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
+  });
   EXPECT_EQ(serving.engine.stats().scheduler.finished_cancelled, 4);
   EXPECT_EQ(serving.engine.stats().scheduler.blocks_held, 0);
 }
@@ -309,7 +308,7 @@ TEST(Server, AFaultEndsStreamsHealthAndTheProcess) {
   Client stream(serving), whole(serving);
   stream.send("POST", "/v1/completions", R"({"prompt":[5],"max_tokens":60,"stream":true})");
   whole.send("POST", "/v1/completions", R"({"prompt":[5],"max_tokens":60})");
-  ASSERT_TRUE(serving.rig.backend.wait_for_steps(1));
+  ASSERT_TRUE(engine::soon([&] { return serving.engine.pending() == 2; }));
   serving.rig.backend.break_after(3);
   serving.rig.backend.let_go();
   const Reply streamed = stream.read();
@@ -343,8 +342,7 @@ TEST(Server, StopEndsWhatTakesTooLongWithAnError) {
   Client stream(serving), whole(serving);
   stream.send("POST", "/v1/completions", R"({"prompt":[5],"max_tokens":60,"stream":true})");
   whole.send("POST", "/v1/completions", R"({"prompt":[5],"max_tokens":60})");
-  ASSERT_TRUE(serving.rig.backend.wait_for_steps(1));
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  ASSERT_TRUE(engine::soon([&] { return serving.engine.pending() == 2; }));
   serving.stop();
   EXPECT_THAT(stream.read().body, HasSubstr("shutting down"));
   EXPECT_EQ(whole.read().status, 503);
