@@ -7,11 +7,10 @@ cd "$(dirname "$0")/.."
 
 seconds=${1:-60}
 [ $# -eq 0 ] || shift
-compiler=$(scripts/newest.sh clang++)
-[ -f build/fuzz/build.ninja ] || cmake --preset fuzz -DCMAKE_CXX_COMPILER="$compiler" >/dev/null
-cmake --build build/fuzz
+cmake --preset asan >/dev/null
+cmake --build build/asan --target tests/fuzz/all  # nothing that no target links
 if [ $# -eq 0 ]; then
-  for binary in build/fuzz/tests/fuzz/fuzz_*; do set -- "$@" "${binary##*/fuzz_}"; done
+  for binary in build/asan/tests/fuzz/fuzz_*; do set -- "$@" "${binary##*/fuzz_}"; done
 fi
 mkdir -p build/fuzz/broken
 
@@ -22,7 +21,7 @@ run() {
   [ -d "$seeds" ] || seeds=""
   log=build/fuzz/$name.log
   # shellcheck disable=SC2086  # seeds may be nothing
-  if "build/fuzz/tests/fuzz/fuzz_$name" -max_total_time="$seconds" -timeout=10 \
+  if "build/asan/tests/fuzz/fuzz_$name" -max_total_time="$seconds" -timeout=10 \
       -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="build/fuzz/broken/$name-" \
       "build/fuzz/corpus/$name" $seeds >"$log" 2>&1; then
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")

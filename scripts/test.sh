@@ -57,20 +57,20 @@ fi
 sanitized() {
   local preset=$1
   shift
+  phase "$preset: build"
   cmake --preset "$preset" >/dev/null
   local names
   names=$(ctest --test-dir "build/$preset" -N "$@" | sed -n 's/^ *Test *#[0-9]*: *//p')
   [ -n "$names" ] || { echo "no test matches $*"; return 1; }
   # shellcheck disable=SC2086  # a list: a test has the name of its binary
   cmake --build "build/$preset" --target $names
+  phase "$preset: tests"
   # Without address randomization, which older TSan runtimes do not survive on newer kernels.
   local plain=(setarch "$(uname -m)" -R)
   "${plain[@]}" true 2>/dev/null || plain=()
   "${plain[@]}" ctest --test-dir "build/$preset" --output-on-failure "$@"
 }
 if [ $sanitizers = yes ]; then
-  phase "ASan and UBSan: unit, golden"
   sanitized asan -L 'unit|golden'
-  phase "TSan: base, engine, server"
   sanitized tsan -R '^unit_(base|engine|server)$'
 fi
