@@ -31,10 +31,10 @@ OCTET_INLINE Quad load_quad(const float* from) {
 
 // fold() of four sets of lanes at once, which lie one after another: the same additions, as whole
 // vectors. One at a time, the tree would cost more than the products.
-OCTET_INLINE void fold4(const float* lanes, float* sums) {
+OCTET_INLINE void fold4(const float (*lanes)[kLanes], float* sums) {
   Quad q[4];
   for (int i = 0; i < 4; ++i) {
-    const float* const l = lanes + i * kLanes;
+    const float* const l = lanes[i];
     q[i] = (load_quad(l) + load_quad(l + 8)) + (load_quad(l + 4) + load_quad(l + 12));
   }
   // (l0 + l2) + (l1 + l3) of each: transposed, so that a vector holds one lane of all four.
@@ -51,22 +51,23 @@ OCTET_INLINE void fold4(const float* lanes, float* sums) {
 template <int M, int N>
 OCTET_INLINE void dot_block(const float* x, const float* w, int64_t stride, int64_t steps,
                             float (&sums)[M * N]) {
-  float lane[M][N][kLanes] = {};
+  float lane[M * N][kLanes] = {};
   for (int64_t step = 0; step < steps; ++step) {
     for (int i = 0; i < M; ++i) {
       for (int j = 0; j < N; ++j) {
         for (int l = 0; l < kLanes; ++l) {
-          lane[i][j][l] += x[i * stride + step * kLanes + l] * w[j * stride + step * kLanes + l];
+          const int64_t k = step * kLanes + l;
+          lane[i * N + j][l] += x[i * stride + k] * w[j * stride + k];
         }
       }
     }
   }
   if constexpr (M * N % 4 == 0) {
-    for (int i = 0; i < M * N; i += 4) fold4(lane[0][0] + i * kLanes, sums + i);
+    for (int i = 0; i < M * N; i += 4) fold4(lane + i, sums + i);
   } else {
     for (int i = 0; i < M * N; ++i) {
-      fold(lane[0][0] + i * kLanes);
-      sums[i] = lane[0][0][i * kLanes];
+      fold(lane[i]);
+      sums[i] = lane[i][0];
     }
   }
 }
