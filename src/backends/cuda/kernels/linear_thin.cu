@@ -1,0 +1,312 @@
+// The plan and the launch of linear_thin.h, and its rows for the table.
+#include <algorithm>
+
+#include "backends/cuda/kernels/device_math.cuh"
+#include "backends/cuda/kernels/launch.cuh"
+#include "backends/cuda/kernels/linear_rows.h"
+#include "backends/cuda/kernels/linear_thin.h"
+
+namespace octet::cuda {
+namespace {
+
+constexpr int kMostSplit = 8;       // the largest cluster that every GPU of this kind can place
+constexpr int kMostStages = 6;      // 96 KiB on their way to each SM
+constexpr int kXBytes = 34 * 1024;  // of shared memory for x, beyond which k is split
+// Two blocks that take no more than this are on an SM together: the next kernel's ring fills while
+// this one still runs.
+constexpr int kHalfOfSm = 113 * 1024;
+
+template <typename T>
+T ceil_div(T a, T b) {
+  return (a + b - 1) / b;
+}
+int round_up(int64_t value, int64_t step) {
+  return static_cast<int>(ceil_div(value, step) * step);
+}
+
+int columns_of(int64_t m) {
+  return m <= 8 ? 1 : m <= 16 ? 2 : 4;
+}
+
+[[noreturn]] void refuse(const std::string& why, const ops::Activation& x, const ops::Linear& w,
+                         const Tensor& out) {
+  unsupported("linear (thin) " + w.name, why,
+              {{"x", x.plain ? x.plain : x.quant.codes},
+               {"w", w.quant ? w.quant.codes : w.plain},
+               {"scales", w.quant.scales},
+               {"bias", w.bias},
+               {"out", out}});
+}
+
+// A launch in the making: arguments, and what decides which kernel runs.
+struct Plan {
+  ThinArgs args{};
+  ThinForm form = ThinForm::e4m3;
+  bool blocked() const { return args.w_blocked || args.x_blocked; }
+  int x_unit() const { return form == ThinForm::e4m3_bf16 ? 2 * kThinUnit : kThinUnit; }
+};
+
+void set_matrices(Plan& plan, const ops::Activation& x, std::span<const ops::Linear* const> ws,
+                  std::span<const Tensor> outs) {
+  ThinArgs& a = plan.args;
+  const ops::Linear& first = *ws[0];
+  a.k = static_cast<int>(first.in);
+  a.k_bytes = static_cast<int>(first.in) * (first.quant ? 1 : 2);
+  a.units = ceil_div(a.k_bytes, kThinUnit);
+  a.out_bf16 = outs[0].type == DType::bf16;
+  const ScaleView scales = scale_view(first.quant);
+  a.w_blocked = scales.data && scales.cell_cols < static_cast<uint32_t>(a.k);
+  a.w_cell_rows = scales.cell_rows;
+  a.w_scale_row = scales.row_stride;
+  a.w_scale_unit = scales.col_stride;
+  const Tensor* bias = nullptr;
+  for (size_t i = 0; i < ws.size(); ++i) {
+    const ops::Linear& w = *ws[i];
+    const Tensor& codes = w.quant ? w.quant.codes : w.plain;
+    const ScaleView view = scale_view(w.quant);
+    if (w.in != first.in || codes.type != (first.quant ? first.quant.codes : first.plain).type ||
+        outs[i].type != outs[0].type || view.cell_rows != scales.cell_rows ||
+        view.cell_cols != scales.cell_cols || view.col_stride != scales.col_stride ||
+        view.row_stride != scales.row_stride || !view.data != !scales.data) {
+      refuse("weights of one launch differ in more than their outputs", x, w, outs[i]);
+    }
+    if (!rows_aligned(codes, 16)) refuse("rows of weights begin at multiples of 16", x, w, outs[i]);
+    if (w.bias) {
+      if (bias && bias->type != w.bias.type) refuse("biases of two types", x, w, outs[i]);
+      bias = &w.bias;
+    }
+    ThinMatrix& matrix = a.matrix[a.matrices++];
+    matrix.weight = codes.as<const uint8_t>();
+    matrix.weight_stride = codes.row_stride() * static_cast<int64_t>(size_of(codes.type));
+    matrix.scale = view.data;
+    matrix.bias = w.bias.data;
+    matrix.out = outs[i].data;
+    matrix.out_stride = outs[i].row_stride();
+    matrix.n = static_cast<int>(w.out);
+    matrix.first_tile = a.tiles;
+    a.tiles += ceil_div(matrix.n, kThinTile);
+  }
+  a.bias_bf16 = bias && bias->type == DType::bf16;
+  a.bias_f16 = bias && bias->type == DType::f16;
+}
+
+// x in the form that it is multiplied in, or as it is, to be quantized in the kernel.
+void set_input(Plan& plan, const ops::Activation& x, const ops::Linear& w) {
+  ThinArgs& a = plan.args;
+  if (w.input && x.quant) {
+    const ScaleView scales = scale_view(x.quant);
+    a.x = x.quant.codes.as<const uint8_t>();
+    a.x_stride = x.quant.codes.row_stride();
+    a.x_vector = rows_aligned(x.quant.codes, 16);
+    a.x_scale = scales.data;
+    a.x_scale_row = scales.cell_rows == 1 ? scales.row_stride : 0;
+    a.x_scale_unit = scales.col_stride;
+    a.x_blocked = scales.data && scales.cell_cols < static_cast<uint32_t>(a.k);
+    return;
+  }
+  a.x = x.plain.as<const uint8_t>();
+  a.x_stride = x.plain.row_stride() * static_cast<int64_t>(size_of(x.plain.type));
+  a.x_vector = rows_aligned(x.plain, 16);
+  if (!w.input) return;
+  a.quantize = true;
+  a.x_format = *w.input;
+  a.x_blocked = w.input->grid.cols > 0 && w.input->grid.cols < a.k;
+  a.x_tensor = w.input->grid == grids::tensor;
+  if (w.when == InputScale::calibrated) a.fixed_scale = w.input_scale.as<const float>();
+}
+
+// Tiles and slices of the blocks, and where things lie in shared memory. Returns false if x does
+// not fit.
+bool set_shape(Plan& plan, const DeviceCaps& caps, int plan_m, const ThinTuning& tuning) {
+  ThinArgs& a = plan.args;
+  const int warps = tuning.warps;
+  a.split = 1;
+  // x too large for one block, or too few tiles for the SMs and yet two stages for each half.
+  const auto wants_more = [&] {
+    const int64_t x_bytes = int64_t{plan_m} * ceil_div(a.units, a.split) * plan.x_unit();
+    const bool idle = 10 * a.tiles * a.split <= 7 * caps.sms && a.units >= 4 * a.split * warps;
+    return a.split < kMostSplit && (x_bytes > kXBytes || idle);
+  };
+  while (wants_more()) a.split *= 2;
+  if (tuning.split > 0) a.split = tuning.split;
+  a.slice_units = ceil_div(a.units, a.split);
+
+  // The parts of an H200 that clusters must lie in have 16 or 18 SMs.
+  const int usable = a.split >= 4 ? caps.sms / 16 * 16 : caps.sms;
+  const int clusters = std::max(1, usable * std::max(1, tuning.blocks_per_sm) / a.split);
+  a.tiles_each = ceil_div(a.tiles, clusters);
+
+  // Rows g and g + 1 of x lie in other banks, where a quarter of a warp reads both.
+  const int x_pad = plan.form == ThinForm::e4m3_bf16 ? 16 : 64;
+  a.x_pitch = a.slice_units * plan.x_unit() + x_pad;
+  const int x_bytes = round_up(int64_t{a.m} * a.x_pitch, 128);
+  const int x_scales = round_up(int64_t{4} * a.m * (a.x_blocked ? a.slice_units : 1), 128);
+  // The kernel's quantizer uses the sums for its peaks.
+  const int sums = 2 * warps * a.m * kThinTile * 4;
+  const int stage = kThinTile * (warps * kThinUnit + kThinRowPad);
+  const int stage_scales = a.w_blocked ? kThinTile * warps * 4 : 0;
+  const int barriers = 16;  // of a stage
+  const int fixed = x_bytes + x_scales + sums + 128 + barriers,
+            each = stage + stage_scales + barriers;
+  // A ring of a given number of bytes, whatever the number of warps.
+  const int most = kMostStages * kThinWarps / warps;
+  const int beside = (kHalfOfSm - fixed) / each,
+            alone = (caps.shared_bytes_per_block - fixed) / each;
+  a.stages = std::min(most, 3 * beside >= 2 * most ? beside : alone);
+  if (tuning.stages > 0) a.stages = std::min(tuning.stages, alone);
+  if (fixed >= caps.shared_bytes_per_block || a.stages < 2) return false;
+
+  a.ring_scales_at = a.stages * stage;
+  a.x_at = a.ring_scales_at + a.stages * stage_scales;
+  a.x_scales_at = a.x_at + x_bytes;
+  a.sums_at = a.x_scales_at + x_scales;
+  a.barriers_at = a.sums_at + round_up(sums, 128);
+  a.shared = a.barriers_at + (a.stages + 1) * barriers;
+  return true;
+}
+
+void launch_thin(const KernelContext& context, ThinKernel kernel, const ThinArgs& args, int warps) {
+  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, args.shared),
+        "cudaFuncSetAttribute");
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = static_cast<unsigned>(args.split);
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(ceil_div(args.tiles, args.tiles_each) * args.split));
+  config.blockDim = dim3(static_cast<unsigned>((warps + 1) * kWarp));
+  config.dynamicSmemBytes = static_cast<size_t>(args.shared);
+  config.stream = context.stream;
+  config.attrs = attributes;
+  config.numAttrs = args.split > 1 ? 2 : 1;
+  check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx");
+}
+
+void run(const KernelContext& context, const ops::Activation& x,
+         std::span<const ops::Linear* const> ws, std::span<const Tensor> outs) {
+  for (size_t begin = 0; begin < ws.size(); begin += kThinMostMatrices) {
+    const size_t count = std::min<size_t>(kThinMostMatrices, ws.size() - begin);
+    linear_thin(context, x, ws.subspan(begin, count), outs.subspan(begin, count));
+  }
+}
+
+// The arguments without tensors: enough to know whether x fits, for the table.
+bool fits(const ops::OpDesc& desc, ThinForm form, const DeviceCaps& caps) {
+  Plan plan;
+  plan.form = form;
+  plan.args.m = static_cast<int>(desc.m);
+  plan.args.k = static_cast<int>(desc.k);
+  plan.args.k_bytes = plan.args.k * (form == ThinForm::bf16 ? 2 : 1);
+  plan.args.units = ceil_div(plan.args.k_bytes, kThinUnit);
+  plan.args.tiles = static_cast<int>(ceil_div<int64_t>(desc.n, kThinTile));
+  plan.args.w_blocked = desc.weight_format && desc.weight_format->grid.cols > 0;
+  plan.args.x_blocked = desc.input_format && desc.input_format->grid.cols > 0;
+  return set_shape(plan, caps, plan.args.m, {});
+}
+
+std::optional<std::string> refuses(const ops::OpDesc& desc, const DeviceCaps& caps) {
+  if (desc.m > kThinMostRows) return "takes at most " + std::to_string(kThinMostRows) + " rows";
+  if (desc.k % 16 != 0) return "needs inputs in multiples of 16";
+  if (desc.k >= 1 << 24 || desc.n >= 1 << 30) return "counts inputs in 24 bits, outputs in 30";
+  const auto& w = desc.weight_format;
+  const auto& x = desc.input_format;
+  ThinForm form = ThinForm::e4m3;
+  if (w) {
+    if (w->fp8 != Fp8::e4m3) return "needs weights in E4M3 or BF16";
+    if (w->grid.cols != 0 && w->grid.cols != 128) return "needs weight scales by 128 inputs or all";
+    if (!x) form = ThinForm::e4m3_bf16;
+  } else {
+    if (desc.weight != DType::bf16) return "needs weights in E4M3 or BF16";
+    if (x) return "multiplies BF16 weights with BF16 inputs alone";
+    form = ThinForm::bf16;
+  }
+  if (x) {
+    if (x->fp8 != Fp8::e4m3) return "needs inputs in E4M3 or BF16";
+    if (x->grid != grids::row && x->grid != grids::tensor && x->grid != grids::group128) {
+      return "needs input scales by token, by 128 of it, or one";
+    }
+  } else if (desc.activation != DType::bf16) {
+    return "needs inputs in E4M3 or BF16";
+  }
+  if (!fits(desc, form, caps)) return "the input does not fit in shared memory";
+  return std::nullopt;
+}
+
+// Measured shares of 4.7 TB/s, and two microseconds of beginning and end.
+double estimate_us(const ops::OpDesc& desc, const DeviceCaps&) {
+  const double bytes = static_cast<double>(desc.n) * static_cast<double>(desc.k) *
+                       static_cast<double>(size_of(desc.weight));
+  const double share = desc.m <= 8 ? 0.90 : desc.m <= 16 ? 0.82 : 0.74;
+  return bytes / (share * 4.7e6) + 2.0;
+}
+
+constexpr LinearRow kRows[] = {{"thin", "thin_units128", refuses, estimate_us, run}};
+
+}  // namespace
+
+void linear_thin(const KernelContext& context, const ops::Activation& x,
+                 std::span<const ops::Linear* const> ws, std::span<const Tensor> outs,
+                 const ThinTuning& tuning) {
+  if (ws.empty()) return;
+  const ops::Linear& w = *ws[0];
+  if (ws.size() > kThinMostMatrices || x.rows() > kThinMostRows || w.in % 16 != 0) {
+    refuse("too many rows or weights, or inputs not in multiples of 16", x, w, outs[0]);
+  }
+  Plan plan;
+  plan.form = !w.quant ? ThinForm::bf16 : w.input ? ThinForm::e4m3 : ThinForm::e4m3_bf16;
+  plan.args.m = static_cast<int>(x.rows());
+  const bool coded = w.input && x.quant && x.quant.format == *w.input;
+  const bool quantizes = w.input && !coded && plan.args.m <= kThinQuantizedRows && x.plain &&
+                         x.plain.type == DType::bf16 && rows_aligned(x.plain, 16);
+  size_t offset = 0;
+  ops::Activation input = x;
+  if (quantizes) {
+    input.quant = {};
+  } else if (!coded) {
+    input = linear_input(context, offset, x, w, 0);
+  }
+  for (size_t i = 0; i < ws.size(); ++i) {
+    if (quantizes) {
+      // As a plain input, since the codes are not there yet.
+      ops::Linear plain = *ws[i];
+      plain.input.reset();
+      check_linear(input, plain, outs[i]);
+    } else {
+      check_linear(input, *ws[i], outs[i]);
+    }
+  }
+  if (!w.input && input.plain.type != DType::bf16) refuse("needs BF16 inputs", x, w, outs[0]);
+  set_matrices(plan, x, ws, outs);
+  set_input(plan, input, w);
+  ThinArgs& a = plan.args;
+  if (a.m == 0 || a.tiles == 0) return;
+  if (a.k == 0) refuse("no inputs", x, w, outs[0]);
+  // One split for all m, where bits must not depend on m.
+  const int plan_m = context.deterministic ? kThinMostRows : a.m;
+  if (!set_shape(plan, context.caps, plan_m, tuning)) {
+    refuse("the input does not fit in shared memory", x, w, outs[0]);
+  }
+  if (a.split > 1) {
+    a.partial = context.workspace.take<float>(offset, int64_t{a.split} * a.m * a.tiles * kThinTile);
+  }
+  const int columns = columns_of(a.m);
+  ThinKernel kernel = tuning.kernel;
+  if (!kernel) {
+    kernel = plan.form == ThinForm::bf16   ? thin_kernel_bf16(columns)
+             : plan.form == ThinForm::e4m3 ? thin_kernel_e4m3(plan.blocked(), columns)
+                                           : thin_kernel_e4m3_bf16(plan.blocked(), columns);
+  }
+  launch_thin(context, kernel, a, tuning.warps);
+}
+
+std::span<const LinearRow> thin_rows() {
+  return kRows;
+}
+std::span<const LinearRow> thin_head_rows() {
+  return kRows;
+}
+
+}  // namespace octet::cuda

@@ -1,0 +1,98 @@
+// Linears of few rows (at most 32): as fast as the weights can be read.
+//
+// One launch computes the outputs of up to four weights of one input. Outputs are cut into tiles of
+// 16, which a block takes one after another; the tensor core multiplies a tile with all rows of x
+// (mma.m16n8k16: 16 outputs, 8 rows of x, so one row costs what eight do):
+//
+//        k ->   0     128 B  ...                       stage: one unit of each warp, 16 rows of W
+//   w  16 rows | warp 0 | warp 1 | ... | warp 7 | warp 0 | warp 1 | ...      unit: 128 bytes of k
+//      16 rows | ...
+//
+// A ninth warp lets the copy engine bring the stages into a ring in shared memory, and begins with
+// it before the kernel before has ended (launch.cuh): the ring is full when x comes. A block has a
+// slice of the inputs; where x would take too much shared memory, a cluster of blocks shares its
+// tiles, each with its own slice, and sums in the order of the slices in the end.
+//
+// The order of summation: units of a warp in ascending order, then warps, then slices. It depends
+// on the split alone, so a row's bits are the same for all m that have the same split.
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cuda/kernels/context.h"
+#include "backends/cuda/kernels/linear_parts.h"
+
+namespace octet::cuda {
+
+inline constexpr int kThinMostRows = 32;      // of x
+inline constexpr int kThinMostMatrices = 4;   // weights of one launch
+inline constexpr int kThinTile = 16;          // outputs
+inline constexpr int kThinUnit = 128;         // bytes of a row of W that a warp takes from a stage
+inline constexpr int kThinWarps = 8;          // that multiply
+inline constexpr int kThinRowPad = 64;        // bytes: rows g and g + 1 of a stage use other banks
+inline constexpr int kThinQuantizedRows = 4;  // at most, that the kernel quantizes by itself
+
+// What W and x are in memory.
+enum class ThinForm : uint8_t {
+  e4m3,       // E4M3 codes both: multiplied as FP16, which holds every E4M3 value
+  e4m3_bf16,  // W codes, x BF16
+  bf16,       // BF16 both
+};
+
+struct ThinMatrix {
+  const uint8_t* weight;              // [n, k], 16-byte aligned rows `weight_stride` bytes apart
+  const float* scale;                 // or null: 1
+  const void* bias;                   // or null
+  void* out;                          // [m, n]
+  int64_t weight_stride, out_stride;  // bytes; elements
+  int n, first_tile;
+};
+
+// A kernel's only parameter. Sizes are in bytes unless they say otherwise.
+struct ThinArgs {
+  ThinMatrix matrix[kThinMostMatrices];
+  int matrices, tiles;                // tiles of all matrices
+  int split, tiles_each;              // blocks of a cluster; tiles of a cluster, at most
+  int units, slice_units;             // of a row of W; of the slice of a block, at most
+  int k_bytes;                        // of a row of W
+  int m, k;                           // rows of x, elements of a row
+  uint32_t w_cell_rows;               // outputs that share a scale
+  int64_t w_scale_row, w_scale_unit;  // floats from scale to scale, down and along k
+  bool w_blocked, x_blocked;          // a scale for each 128 of k
+  bool bias_bf16, bias_f16, out_bf16;
+
+  // x as it is multiplied, rows `x_stride` bytes apart...
+  const uint8_t* x;
+  const float* x_scale;  // or null: 1
+  int64_t x_stride, x_scale_row, x_scale_unit;
+  bool x_vector;  // rows are 16-byte aligned
+  // ... or, if `quantize`, as BF16 with aligned rows, to be quantized.
+  bool quantize, x_tensor;  // x_tensor: one scale for all rows
+  QuantFormat x_format;
+  const float* fixed_scale;  // [1], or null
+
+  float* partial;  // [split, m, tiles * 16], if split > 1
+  // Shared memory: | ring | ring of scales | x | scales of x | sums of warps | barriers |
+  int stages, ring_scales_at, x_at, x_pitch, x_scales_at, sums_at, barriers_at, shared;
+};
+
+using ThinKernel = void (*)(ThinArgs);
+// `blocked`: W or x has a scale for each 128 of k. `columns`: m in eights, 1, 2 or 4.
+ThinKernel thin_kernel_e4m3(bool blocked, int columns);
+ThinKernel thin_kernel_e4m3_bf16(bool blocked, int columns);
+ThinKernel thin_kernel_bf16(int columns);
+
+// What may be tuned; 0 leaves it to the plan.
+struct ThinTuning {
+  int warps = kThinWarps;  // that the kernel was made for
+  int stages = 0, split = 0, blocks_per_sm = 0;
+  ThinKernel kernel = nullptr;
+};
+
+// outs[i] = x · ws[i]ᵀ (+ bias). All ws have one k, one weight format and one input format; outs
+// one type. Fault for what it cannot take.
+void linear_thin(const KernelContext& context, const ops::Activation& x,
+                 std::span<const ops::Linear* const> ws, std::span<const Tensor> outs,
+                 const ThinTuning& tuning = {});
+
+}  // namespace octet::cuda

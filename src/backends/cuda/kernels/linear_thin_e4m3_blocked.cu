@@ -1,0 +1,13 @@
+// E4M3 weights and inputs, where one of them has a scale for each 128 of k.
+#include "backends/cuda/kernels/linear_thin.cuh"
+
+namespace octet::cuda {
+
+ThinKernel thin_kernel_e4m3_blocked(int columns) {
+  constexpr ThinForm form = ThinForm::e4m3;
+  return columns == 1   ? thin::linear_kernel<form, true, 1, kThinWarps>
+         : columns == 2 ? thin::linear_kernel<form, true, 2, kThinWarps>
+                        : thin::linear_kernel<form, true, 4, kThinWarps>;
+}
+
+}  // namespace octet::cuda
