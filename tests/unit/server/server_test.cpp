@@ -208,7 +208,7 @@ TEST(Completions, StreamsAndWholesAgree) {
   for (int i = 0; i < 4; ++i) {
     const Json& choice = expected["choices"][static_cast<size_t>(i)];
     EXPECT_EQ(choice["index"], i);
-    EXPECT_EQ(texts[i], choice["text"]);
+    EXPECT_EQ(choice["text"], texts[i]);
     EXPECT_EQ(tokens[i], choice["logprobs"]["tokens"]);
     EXPECT_EQ(offsets[i], choice["logprobs"]["text_offset"]);
     EXPECT_EQ(choice["finish_reason"], "length");
