@@ -177,8 +177,7 @@ __device__ __forceinline__ void sync_multipliers() {
   asm volatile("bar.sync 1, %0;" ::"n"(Warps * kWarp) : "memory");
 }
 
-// --- x
-// --------------------------------------------------------------------------------------------
+// --- x ---------------------------------------------------------------------------------
 
 // The slice of x into shared memory, as it is. `arrived` is a barrier of one arrival; if x can be
 // copied in bulk, its phase 0 completes when x is there.
@@ -296,8 +295,7 @@ __device__ __forceinline__ void quantize_x(const ThinArgs& a, const Slice& slice
   }
 }
 
-// --- the two roles
-// --------------------------------------------------------------------------------
+// --- the two roles ---------------------------------------------------------------------
 
 // Where a ring stands: slot and parity of the round.
 struct RingPosition {
