@@ -157,11 +157,13 @@ void CudaBackend::wait(uint64_t point) {
 }
 
 void CudaBackend::run_step(uint64_t key, FunctionRef<void()> body) {
+  if (timer_) timer_->begin();
   if (key == 0 || !options_.graphs) {
     body();
   } else {
     graphs_.run(key, context_.stream, body);
   }
+  if (timer_) timer_->end();
 }
 
 const std::string& CudaBackend::pin(const std::string& op) const {

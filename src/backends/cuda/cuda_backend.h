@@ -17,6 +17,7 @@
 #include "backends/cuda/kernels/expert_table.h"
 #include "backends/cuda/kernels/gemm_library.h"
 #include "backends/cuda/select.h"
+#include "backends/cuda/step_timer.h"
 
 namespace octet::cuda {
 
@@ -76,6 +77,8 @@ class CudaBackend final : public ops::Backend {
   // The names of the rows that accept `desc`, in the order of the table: what can be pinned.
   std::vector<std::string> kernels_for(const ops::OpDesc& desc) const;
   const DeviceCaps& caps() const { return context_.caps; }
+  // From now on the steps are timed; null ends that. The timer outlives its use.
+  void time_steps(StepTimer* timer) { timer_ = timer; }
   const KernelContext& context() const { return context_; }  // for probes and benchmarks
 
  private:
@@ -100,6 +103,7 @@ class CudaBackend final : public ops::Backend {
   using PickKey = std::tuple<const void*, int64_t, int64_t, int64_t, DType, DType,
                              std::optional<QuantFormat>, std::optional<QuantFormat>>;
   std::map<PickKey, const LinearRow*> picked_;
+  StepTimer* timer_ = nullptr;
   ops::BackendInfo info_;
 };
 
