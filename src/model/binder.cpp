@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -110,10 +111,25 @@ const Tensor& Binder::require(const std::string& name, const Shape& shape) const
                .fix = "check that config.json belongs to this checkpoint"});
 }
 
+// A GPU gives memory in pages of 2 MiB, so there small tensors share slabs. On a CPU every tensor
+// has memory of its own, where sanitizers see what lies beyond.
 Tensor Binder::own(DType type, Shape shape, const std::string& what) {
-  memory_.buffers.push_back(
-      backend_.alloc(static_cast<size_t>(shape.count()) * size_of(type), what));
-  return memory_.buffers.back().tensor(type, shape);
+  constexpr size_t kPage = size_t{2} << 20, kSlab = 32 * kPage, kAlignment = 256;
+  const auto rounded = [](size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; };
+  const size_t bytes = static_cast<size_t>(shape.count()) * size_of(type);
+  const bool on_cpu = backend_.info().device.kind == DeviceKind::cpu;
+  if (on_cpu || bytes >= kSlab / 4) {
+    memory_.buffers.push_back(backend_.alloc(on_cpu ? bytes : rounded(bytes, kPage), what));
+    return memory_.buffers.back().tensor(type, shape);
+  }
+  if (slab_.bytes() - slab_used_ < bytes) {
+    if (slab_.data()) memory_.buffers.push_back(std::move(slab_));
+    slab_ = backend_.alloc(kSlab, "weights");
+    slab_used_ = 0;
+  }
+  const Tensor tensor = slab_.tensor(type, shape, slab_used_);
+  slab_used_ = std::min(rounded(slab_used_ + bytes, kAlignment), slab_.bytes());
+  return tensor;
 }
 
 // For host memory that goes when the caller returns.

@@ -54,7 +54,10 @@ class Binder {
   const Policy& policy() const { return policy_; }
   // To call when all is bound: what a user should know. Throws Error (model/unused_tensors.h).
   void report(std::vector<std::string>& notices) const;
-  WeightMemory take_memory() { return std::move(memory_); }
+  WeightMemory take_memory() {
+    if (slab_.data()) memory_.buffers.push_back(std::move(slab_));
+    return std::move(memory_);
+  }
 
  private:
   const Tensor* find(const std::string& name, const Shape& shape) const;
@@ -77,6 +80,8 @@ class Binder {
   Policy policy_;
   DType activation_;
   WeightMemory memory_;
+  Buffer slab_;  // of small tensors, on a device with pages; goes to memory_ when it is full
+  size_t slab_used_ = 0;
   mutable std::set<std::string, std::less<>> used_;
   int64_t extreme_scales_ = 0;
   std::string first_extreme_;
