@@ -33,6 +33,7 @@ struct GenerateOptions {
   int logprobs = 0;
   int max_num_seqs = 32, max_num_batched_tokens = 512;
   bool prefix_caching = true;
+  double memory_utilization = engine::EngineOptions().memory_utilization;
   std::string json;
 };
 
@@ -65,6 +66,7 @@ OptionTable table_of(GenerateOptions& o) {
   table.add("--max-num-batched-tokens", &o.max_num_batched_tokens, "most tokens of one step",
             {.least = 1});
   table.add("--enable-prefix-caching", &o.prefix_caching, "share the work of equal prefixes");
+  add_memory_row(table, &o.memory_utilization);
   table.group("Output");
   add_json_row(table, &o.json);
   return table;
@@ -298,6 +300,7 @@ engine::EngineOptions engine_options(const GenerateOptions& o, const OpenModel& 
   options.max_queued_requests = std::max(1024, static_cast<int>(prompts.size()));
   options.enable_prefix_caching = o.prefix_caching;
   options.kv_type = open.kv_type();
+  options.memory_utilization = o.memory_utilization;
   return options;
 }
 

@@ -30,6 +30,7 @@ constexpr Verb kVerbs[] = {
     {"inspect", "tensors, precisions with their reasons, broken values", run_inspect},
     {"kernels", "which kernel runs each shape, and why", run_kernels},
     {"bench", "speed, with its share of the machine", run_bench},
+    {"doctor", "what this machine has, what works here, what to fix", run_doctor},
 };
 
 std::string help() {

@@ -6,6 +6,7 @@
 
 #include "backends/cpu/cpu_backend.h"
 #include "base/log.h"
+#include "cli/cuda_device.h"
 #include "model/random_weights.h"
 #include "numerics/scheme.h"
 
@@ -75,7 +76,8 @@ std::shared_ptr<const model::WeightSource> open_source(const ModelOptions& optio
 
 void add_backend_rows(OptionTable& table, BackendOptions& options) {
   table.group("Device");
-  table.add("--device", &options.device, "where to compute", {.choices = {"cpu"}});
+  table.add("--device", &options.device, "where to compute: cpu, cuda, or cuda:N for GPU N",
+            {.metavar = "DEVICE"});
   table.add("--threads", &options.threads, "CPU threads; 0 is one a physical core",
             {.least = 0, .most = 4096});
   table.add("--kernels", &options.kernels,
@@ -83,6 +85,16 @@ void add_backend_rows(OptionTable& table, BackendOptions& options) {
             {.choices = {"auto", "exact", "portable", "avx2", "avx512"}});
   table.add("--kernel", &options.pins, "pin one operation to a kernel: linear=NAME (repeatable)",
             {.metavar = "OP=NAME"});
+  table.add("--enforce-eager", &options.enforce_eager,
+            "on a GPU: launch every kernel instead of replaying CUDA graphs");
+  table.add("--deterministic", &options.deterministic,
+            "on a GPU: a sequence's bits do not depend on its batch; a CPU is always so");
+}
+
+void add_memory_row(OptionTable& table, double* utilization) {
+  table.add("--gpu-memory-utilization", utilization,
+            "share of a GPU's memory for weights, activations and the KV cache together",
+            {.least = 0.01, .most = 1.0});
 }
 
 void add_model_rows(OptionTable& table, ModelOptions& options, const std::string& prefix) {
@@ -112,9 +124,7 @@ void add_model_rows(OptionTable& table, ModelOptions& options, const std::string
 }
 
 std::unique_ptr<ops::Backend> open_backend(const BackendOptions& options) {
-  cpu::CpuOptions cpu;
-  cpu.threads = options.threads;
-  cpu.kernels = options.kernels;
+  std::map<std::string, std::string> pins;
   for (const std::string& pin : options.pins) {
     const size_t equals = pin.find('=');
     if (equals == pin.npos || equals == 0 || equals + 1 == pin.size()) {
@@ -123,9 +133,22 @@ std::unique_ptr<ops::Backend> open_backend(const BackendOptions& options) {
                    .value = pin,
                    .accepted = "OP=NAME; `octet kernels MODEL` lists both"});
     }
-    cpu.pins[pin.substr(0, equals)] = pin.substr(equals + 1);
+    pins[pin.substr(0, equals)] = pin.substr(equals + 1);
   }
-  return std::make_unique<cpu::CpuBackend>(cpu);
+  if (options.device == "cuda" || options.device.starts_with("cuda:")) {
+    return open_cuda({.device = options.device,
+                      .deterministic = options.deterministic,
+                      .graphs = !options.enforce_eager,
+                      .pins = std::move(pins)});
+  }
+  if (!options.on_cpu()) {
+    throw Error({.what = "unknown device",
+                 .where = "--device",
+                 .value = options.device,
+                 .accepted = "cpu, cuda, cuda:N"});
+  }
+  return std::make_unique<cpu::CpuBackend>(cpu::CpuOptions{
+      .threads = options.threads, .kernels = options.kernels, .pins = std::move(pins)});
 }
 
 OpenModel::OpenModel(const ModelOptions& options)

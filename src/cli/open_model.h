@@ -15,10 +15,14 @@
 namespace octet::cli {
 
 struct BackendOptions {
-  std::string device = "cpu";
+  std::string device = "cpu";  // or "cuda", "cuda:N"
   int threads = 0;
   std::string kernels = "auto";
   std::vector<std::string> pins;  // "op=name"
+  // Of a GPU alone: a CPU has no graphs and is deterministic always.
+  bool enforce_eager = false, deterministic = false;
+
+  bool on_cpu() const { return device == "cpu"; }
 };
 
 struct ModelOptions {
@@ -42,6 +46,9 @@ void add_backend_rows(OptionTable& table, BackendOptions& options);
 void add_model_rows(OptionTable& table, ModelOptions& options, const std::string& prefix = "");
 
 std::unique_ptr<ops::Backend> open_backend(const BackendOptions& options);
+
+// The row of --gpu-memory-utilization, for verbs that run an engine.
+void add_memory_row(OptionTable& table, double* utilization);
 
 // A model in two steps, since how much memory it needs depends on text that its tokenizer cuts.
 class OpenModel {

@@ -61,6 +61,7 @@ OptionTable table_of(ServeOptions& o) {
             "bytes of the KV cache; 0 sizes it for --max-num-seqs full sequences", {.least = 0});
   table.add("--block-size", &o.engine.block_tokens, "tokens of one block of the KV cache",
             {.least = 1, .most = 1024});
+  add_memory_row(table, &o.engine.memory_utilization);
   add_model_rows(table, o.model);
   add_backend_rows(table, o.backend);
   return table;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "engine/runner.h"
 #include "ops/null_backend.h"
 
 namespace octet::engine {
@@ -49,6 +50,16 @@ size_t arena_bytes(const model::Model& model, const ops::KvLayout& layout,
   Arena arena;
   model.forward({nowhere, arena, kv, batch});
   return arena.peak();
+}
+
+Ledger ledger_of(const model::Model& model, const ops::BackendInfo& info,
+                 const ops::KvLayout& layout, const StepLimits& limits, int32_t max_logprobs) {
+  return {.mapped_weights = info.device.kind == DeviceKind::cpu ? mapped_weight_bytes(model) : 0,
+          .owned_weights = model.owned_bytes(),
+          .arena = static_cast<int64_t>(arena_bytes(model, layout, limits)),
+          .steps = static_cast<int64_t>(step_bytes(limits, max_logprobs)),
+          .workspace = info.workspace_bytes,
+          .reserve = info.reserve_bytes};
 }
 
 int64_t kv_blocks(const KvDemand& demand) {

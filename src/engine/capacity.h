@@ -31,6 +31,10 @@ std::string to_string(const Ledger& ledger);  // a few aligned lines
 size_t arena_bytes(const model::Model& model, const ops::KvLayout& layout,
                    const StepLimits& limits);
 
+// All of a ledger but the KV cache, for an engine with these limits on this device.
+Ledger ledger_of(const model::Model& model, const ops::BackendInfo& info,
+                 const ops::KvLayout& layout, const StepLimits& limits, int32_t max_logprobs);
+
 // How many blocks the KV cache gets.
 struct KvDemand {
   const ops::KvLayout& layout;

@@ -45,13 +45,7 @@ Engine::Engine(const model::Model& model, ops::Backend& backend, const EngineOpt
           (scheduler_config_.max_model_len + options.block_tokens - 1) / options.block_tokens,
       .logits_rows = options.max_num_seqs,
       .block_tokens = options.block_tokens};
-  ledger_ = {
-      .mapped_weights = device.device.kind == DeviceKind::cpu ? mapped_weight_bytes(model) : 0,
-      .owned_weights = model.owned_bytes(),
-      .arena = static_cast<int64_t>(arena_bytes(model, layout, limits)),
-      .steps = static_cast<int64_t>(step_bytes(limits, options.max_logprobs)),
-      .workspace = device.workspace_bytes,
-      .reserve = device.reserve_bytes};
+  ledger_ = ledger_of(model, device, layout, limits, options.max_logprobs);
   const int64_t blocks =
       kv_blocks({.layout = layout,
                  .max_model_len = scheduler_config_.max_model_len,

@@ -1,0 +1,56 @@
+"""Devices: what doctor says of this machine, and what --device refuses."""
+import json
+import os
+import tempfile
+import unittest
+
+import harness
+
+
+class Devices(unittest.TestCase):
+    def doctor(self, *args):
+        code, out, log = harness.run("doctor", *args, "--json", "-")
+        self.assertEqual(code, 0, out + log)
+        return json.loads(out)
+
+    def test_cpu_works(self):
+        report = self.doctor()
+        self.assertTrue(report["cpu"]["ok"], report)
+        self.assertLess(report["cpu"]["fp8_error"], 2e-3)
+        self.assertGreaterEqual(report["cpu"]["threads"], 1)
+        self.assertGreater(report["cpu"]["memory_free"], 0)
+
+    def test_no_driver(self):
+        report = self.doctor("--nvml-library", "/no/such/libnvidia-ml.so")
+        self.assertFalse(report["cuda"]["ok"])
+        self.assertEqual(report["cuda"]["gpus"], [])
+        self.assertIn("cannot open", report["cuda"]["problem"])
+        code, text, _ = harness.run("doctor", "--nvml-library", "/no/such/libnvidia-ml.so")
+        self.assertEqual(code, 0)
+        self.assertIn("--device cpu runs every verb", text)
+
+    def test_gpu_that_the_build_or_the_machine_lacks(self):
+        if self.doctor()["cuda"]["ok"]:
+            self.skipTest("there is a GPU here")
+        code, _, log = harness.run("generate", harness.MODEL, "--prompt", "def", "--device", "cuda")
+        self.assertEqual(code, 2, log)
+        self.assertIn("--device", log)
+        self.assertRegex(log, "cmake --preset cuda|driver|GPU")
+
+    def test_unknown_device(self):
+        code, _, log = harness.run("generate", harness.MODEL, "--prompt", "def", "--device", "tpu")
+        self.assertEqual(code, 2, log)
+        self.assertIn("cpu, cuda, cuda:N", log)
+
+    def test_throughput(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "result.json")
+            code, out, log = harness.run(
+                "bench", "throughput", harness.MODEL, "--batch", 3, "--prompt-len", 10,
+                "--output-len", 4, "--chunk", 16, "--repeats", 1, "--json", path)
+            self.assertEqual(code, 0, out + log)
+            with open(path) as file:
+                result = json.load(file)
+        self.assertGreater(result["decode_tokens_per_s"], 0)
+        self.assertGreater(result["prefill_tokens_per_s"], 0)
+        self.assertGreater(result["memory"]["kv"], 0)
