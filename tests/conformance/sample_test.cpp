@@ -43,8 +43,7 @@ Result sample(ops::Backend& backend, const Floats& logits, int64_t vocab,
   return result;
 }
 
-TEST(Sample, GreedyLogprobsAndRanks) {
-  const int64_t vocab = 1003;
+void greedy_logprobs_and_ranks(int64_t vocab) {
   for_each_backend([&](ops::Backend& backend, const std::string& name) {
     Floats logits = random_values(80, vocab, 3.0f);
     logits[17] = logits[400] = 15.0f;  // a tie: the lower id wins, both have rank 2
@@ -76,6 +75,11 @@ TEST(Sample, GreedyLogprobsAndRanks) {
              return Budget{1e-6, 1e-6};
            }));
   });
+}
+
+TEST(Sample, GreedyLogprobsAndRanks) {
+  greedy_logprobs_and_ranks(1003);
+  greedy_logprobs_and_ranks(20011);  // more than one block of a GPU reads
 }
 
 TEST(Sample, ARowWithoutNumbersHasNoToken) {
@@ -160,8 +164,7 @@ TEST(Sample, DrawsFromTheDistribution) {
 }
 
 // A draw depends on the seed and the position, and on nothing else in the call.
-TEST(Sample, DoesNotDependOnTheBatch) {
-  const int64_t vocab = 301;
+void draws_alone_and_in_a_batch(int64_t vocab) {
   for_each_backend([&](ops::Backend& backend, const std::string&) {
     const Floats logits = random_values(81, vocab, 2.0f);
     std::vector<ops::SampleRow> rows;
@@ -178,6 +181,11 @@ TEST(Sample, DoesNotDependOnTheBatch) {
     }
     EXPECT_GT(std::set<int32_t>(all.tokens.begin(), all.tokens.end()).size(), 5u);
   });
+}
+
+TEST(Sample, DoesNotDependOnTheBatch) {
+  draws_alone_and_in_a_batch(301);
+  draws_alone_and_in_a_batch(9001);
 }
 
 }  // namespace
