@@ -90,8 +90,8 @@ __global__ void take_tokens_kernel(const int32_t* sampled, int sampled_count, co
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= count) return;
   const int32_t from = source[i];
-  // A source beyond what was sampled gives an id that embed faults on. A sample of -1 (its logits were
-  // NaN) is reported by its own step.
+  // A source beyond what was sampled gives an id that embed faults on. A sample of -1 (its logits
+  // were NaN) is reported by its own step.
   if (from >= 0) tokens[i] = from < sampled_count ? max(sampled[from], 0) : -1;
 }
 

@@ -160,12 +160,16 @@ struct HeadRow {
 template <typename T>
 __device__ __forceinline__ HeadRow load_head(const T* from, int dim) {
   HeadRow head;
+  T raw[kHeadItems];  // all loads first: converting one would wait for it
 #pragma unroll
   for (int i = 0; i < kHeadItems; ++i) {
     const int e = static_cast<int>(threadIdx.x % kWarp) + i * kWarp;
     head.at[i] = e < dim ? e : -1;
-    head.v[i] = e < dim ? to_float(from[e]) : 0.0f;
+    raw[i] = T{};
+    if (e < dim) raw[i] = from[e];
   }
+#pragma unroll
+  for (int i = 0; i < kHeadItems; ++i) head.v[i] = to_float(raw[i]);
   return head;
 }
 
@@ -192,15 +196,21 @@ template <typename T>
 __device__ __forceinline__ HeadRow rotate_head(T* x, const Angles& angles, const LaneAngles& own) {
   constexpr int pairs = kHeadItems / 2;
   HeadRow head;
+  T raw[kHeadItems];
 #pragma unroll
   for (int i = 0; i < pairs; ++i) {
     const int j = static_cast<int>(threadIdx.x % kWarp) + i * kWarp;
     const bool has = j < angles.half;
     head.at[i] = has ? angles.first(j) : -1;
     head.at[pairs + i] = has ? angles.second(j) : -1;
-    head.v[i] = has ? to_float(x[head.at[i]]) : 0.0f;
-    head.v[pairs + i] = has ? to_float(x[head.at[pairs + i]]) : 0.0f;
+    raw[i] = raw[pairs + i] = T{};
+    if (has) {
+      raw[i] = x[head.at[i]];
+      raw[pairs + i] = x[head.at[pairs + i]];
+    }
   }
+#pragma unroll
+  for (int i = 0; i < kHeadItems; ++i) head.v[i] = to_float(raw[i]);
 #pragma unroll
   for (int i = 0; i < pairs; ++i) {
     if (head.at[i] >= 0) rotate(head.v[i], head.v[pairs + i], own.c[i], own.s[i]);
@@ -278,10 +288,12 @@ __global__ void __launch_bounds__(kThreads + 2 * kWarp)
       if (Rope && warp == 0) own = load_angles(angles, position);
       if (slot == 0) block = pages.block_of(sequence, position);
     }
+    if (fp8 && block >= 0) {
+      running.enter(plane, shape, pages, sequence, head, i, position, block);
+    }
     T* const x = plane.x.at(span.first_row + i, head);
     const HeadRow row = Rope && warp == 0 ? rotate_head(x, angles, own) : load_head(x, shape.dim);
     if (block < 0) continue;
-    if (fp8) running.enter(plane, shape, pages, sequence, head, i, position, block);
     const int64_t slot_index = int64_t{block} * pages.block_tokens + slot;
     uint8_t* const to =
         plane.cache + (slot_index * shape.kv_heads + head) * shape.dim * plane.element;
