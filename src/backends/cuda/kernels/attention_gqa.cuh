@@ -55,23 +55,6 @@ class GqaWorker : public BlockRows<C> {
   __device__ __forceinline__ GqaWorker(const GqaParams& params, GqaShared<C>& shared, int kv_head)
       : Base(params, kv_head), p_(params), s_(shared) {}
 
-  __device__ __forceinline__ void begin(int sequence, const Span& span, int flat, int count) {
-    this->set_rows(sequence, span, flat, count);
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    for (int row = static_cast<int>(threadIdx.x) / kWarp; row < C::Rows;
-         row += C::Threads / kWarp) {
-      T* const to = s_.q + row * C::Pitch;
-      float scale = 1.0f;
-      if (row < count) {
-        const void* const from = p_.q.at(this->token_of(row), this->head_of(row));
-        scale = load_query<C::Dim>(p_.q.type, from, p_.dim, p_.fp8, to);
-      } else {
-        for (int d = lane; d < C::Dim; d += kWarp) to[d] = from_float<T>(0.0f);
-      }
-      if (lane == 0) s_.q_scale[row] = scale;
-    }
-  }
-
   template <typename Use>
   __device__ __forceinline__ void for_each_tile(int first, int end, Use use) {
     const int positions = (end - first) * kTile, tid = static_cast<int>(threadIdx.x);
@@ -97,6 +80,8 @@ class GqaWorker : public BlockRows<C> {
       s_.k_scale[i] = k_scale;
       s_.v_scale[i] = v_scale;
     }
+    if (!has_queries_) load_queries();  // while K and V are on their way
+    has_queries_ = true;
     for (int tile = first; tile < end; ++tile) {
       const int at = (tile - first) * kTile, start = tile * kTile;
       const int from = max(start, this->first_position());
@@ -132,6 +117,22 @@ class GqaWorker : public BlockRows<C> {
   __device__ __forceinline__ int element_bytes() const {
     if constexpr (C::Width > 0) return C::Width;
     return p_.cache == DType::f32 ? 4 : p_.cache == DType::bf16 || p_.cache == DType::f16 ? 2 : 1;
+  }
+
+  __device__ __forceinline__ void load_queries() {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    for (int row = static_cast<int>(threadIdx.x) / kWarp; row < C::Rows;
+         row += C::Threads / kWarp) {
+      T* const to = s_.q + row * C::Pitch;
+      float scale = 1.0f;
+      if (row < this->count_) {
+        const void* const from = p_.q.at(this->token_of(row), this->head_of(row));
+        scale = load_query<C::Dim>(p_.q.type, from, p_.dim, p_.fp8, to);
+      } else {
+        for (int d = lane; d < C::Dim; d += kWarp) to[d] = from_float<T>(0.0f);
+      }
+      if (lane == 0) s_.q_scale[row] = scale;
+    }
   }
 
   // Steps 1 to 6 of the rule for the group's rows, but for what joins the tile to others.
@@ -251,6 +252,7 @@ class GqaWorker : public BlockRows<C> {
 
   const GqaParams& p_;
   GqaShared<C>& s_;
+  bool has_queries_ = false;
 };
 
 template <class C>

@@ -68,26 +68,6 @@ class MlaWorker : public BlockRows<C> {
   __device__ __forceinline__ MlaWorker(const MlaParams& params, MlaShared<C>& shared, int kv_head)
       : Base(params, kv_head), p_(params), s_(shared) {}
 
-  __device__ __forceinline__ void begin(int sequence, const Span& span, int flat, int count) {
-    this->set_rows(sequence, span, flat, count);
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    for (int row = warp_; row < kGroupRows; row += C::Threads / kWarp) {
-      T* const latent = s_.q + row * C::Pitch;
-      R* const pe = s_.q_pe + row * C::RopePitch;
-      float scale = 1.0f;
-      if (row < count) {
-        const int token = this->token_of(row), head = this->head_of(row);
-        scale = load_query<C::Dim>(p_.q_latent.type, p_.q_latent.at(token, head), p_.dim, p_.fp8,
-                                   latent);
-        load_query<kMaxRope>(p_.q_pe.type, p_.q_pe.at(token, head), p_.rope_dim, false, pe);
-      } else {
-        for (int d = lane; d < C::Dim; d += kWarp) latent[d] = from_float<T>(0.0f);
-        for (int d = lane; d < kMaxRope; d += kWarp) pe[d] = from_float<R>(0.0f);
-      }
-      if (lane == 0) s_.q_scale[row] = scale;
-    }
-  }
-
   template <typename Use>
   __device__ __forceinline__ void for_each_tile(int first, int end, Use use) {
     const int tid = static_cast<int>(threadIdx.x);
@@ -112,6 +92,8 @@ class MlaWorker : public BlockRows<C> {
       }
     };
     if (first < end) load(s_.slots);
+    if (!has_queries_) load_queries();  // while the tile is on its way
+    has_queries_ = true;
     for (int tile = first; tile < end; ++tile) {
       const int start = tile * kTile;
       const int32_t* const slots = s_.slots + (tile - first) * kTile;
@@ -172,6 +154,25 @@ class MlaWorker : public BlockRows<C> {
     for (int g = 0; g < C::Groups128; ++g) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) s[g][h] = ceil_pow2(__shfl_sync(~0u, own[h], g, 4));
+    }
+  }
+
+  __device__ __forceinline__ void load_queries() {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    for (int row = warp_; row < kGroupRows; row += C::Threads / kWarp) {
+      T* const latent = s_.q + row * C::Pitch;
+      R* const pe = s_.q_pe + row * C::RopePitch;
+      float scale = 1.0f;
+      if (row < this->count_) {
+        const int token = this->token_of(row), head = this->head_of(row);
+        scale = load_query<C::Dim>(p_.q_latent.type, p_.q_latent.at(token, head), p_.dim, p_.fp8,
+                                   latent);
+        load_query<kMaxRope>(p_.q_pe.type, p_.q_pe.at(token, head), p_.rope_dim, false, pe);
+      } else {
+        for (int d = lane; d < C::Dim; d += kWarp) latent[d] = from_float<T>(0.0f);
+        for (int d = lane; d < kMaxRope; d += kWarp) pe[d] = from_float<R>(0.0f);
+      }
+      if (lane == 0) s_.q_scale[row] = scale;
     }
   }
 
@@ -266,6 +267,7 @@ class MlaWorker : public BlockRows<C> {
 
   const MlaParams& p_;
   MlaShared<C>& s_;
+  bool has_queries_ = false;
 };
 
 template <class C>

@@ -256,10 +256,9 @@ __device__ __forceinline__ void zero_padding_rows(const RowParams& p, int kv_hea
 }
 
 // The split kernel. A Worker is BlockRows with
-//   begin(sequence, span, flat, count)   set_rows, and loads the queries
-//   for_each_tile(first, end, use)       use(i, TileResult) for tile first + i of one split, for
-//                                        [first, end) in ascending order; groups of rows that see
-//                                        nothing of a tile leave it out
+//   for_each_tile(first, end, use)   use(i, TileResult) for tile first + i of one split, for
+//                                    [first, end) in ascending order; groups of rows that see
+//                                    nothing of a tile leave it out
 // Grid: (kv_heads * Cluster, range * packs, slots).
 template <class Worker, class C, class Params, class Shared>
 __device__ __forceinline__ void split_rows(const Params& p, Shared& s) {
@@ -280,7 +279,7 @@ __device__ __forceinline__ void split_rows(const Params& p, Shared& s) {
   const int split = first_seen / kSplit + static_cast<int>(blockIdx.z);
   Worker worker(p, s, kv_head);
   if (split * kSplit > span.first_position + (flat + count - 1) / p.group) return;
-  worker.begin(sequence, span, flat, count);
+  worker.set_rows(sequence, span, flat, count);
   const int first = max(worker.first_tile(), split * kSplitTiles);
   const int end = min(worker.end_tile(), (split + 1) * kSplitTiles);
 
@@ -384,7 +383,7 @@ __device__ __forceinline__ void chunk_rows(const Params& p, Shared& s) {
   if (item.sequence < 0) return;
   Worker worker(p, s, static_cast<int>(blockIdx.x) % p.kv_heads);
   const int flat = item.item * C::Rows;
-  worker.begin(item.sequence, item.span, flat, min(item.span.rows * p.group - flat, C::Rows));
+  worker.set_rows(item.sequence, item.span, flat, min(item.span.rows * p.group - flat, C::Rows));
   const int begin = worker.first_tile(), end = worker.end_tile();
   const int first_split = begin / kSplitTiles, last_split = (end - 1) / kSplitTiles;
 

@@ -260,8 +260,7 @@ __device__ __forceinline__ void store_p(T* to, float x, float y, RoundP round) {
     x = to_float(from_float<__nv_bfloat16>(x));
     y = to_float(from_float<__nv_bfloat16>(y));
   }
-  to[0] = from_float<T>(x);
-  to[1] = from_float<T>(y);
+  store_vector(to, Vector<T, 2>{from_float<T>(x), from_float<T>(y)});
 }
 
 // Joins (M, l) of a later tile or split to a row's; returns what the outputs are multiplied by.
