@@ -18,7 +18,7 @@ struct LatencyOptions {
   ModelOptions model;
   BackendOptions backend;
   int64_t prompt_len = 512, output_len = 64, batch = 1;
-  int64_t repeats = 3, slice = 8, probe_mib = 512, chunk = 512;
+  int64_t repeats = 3, slice = 0, probe_mib = 512, chunk = 512;
   std::string json;
 };
 
@@ -177,7 +177,8 @@ OptionTable table_of(LatencyOptions& o) {
   table.add("--output-len", &o.output_len, "tokens to decode", {.least = 1});
   table.add("--batch", &o.batch, "sequences", {.least = 1});
   table.add("--repeats", &o.repeats, "measured passes of prefill", {.least = 1});
-  table.add("--slice", &o.slice, "decode steps between two probes", {.least = 1});
+  table.add("--slice", &o.slice, "decode steps between two probes; 0 is 8 on a CPU, 32 on a GPU",
+            {.least = 0});
   table.add("--probe-mib", &o.probe_mib, "memory that the read probe reads, on a CPU",
             {.least = 64});
   table.add("--chunk", &o.chunk, "most prompt tokens of one step", {.least = 1});
@@ -195,6 +196,7 @@ int run_bench_latency(Args args) {
   OptionTable table = table_of(o);
   if (table.parse(args) == OptionTable::Outcome::done) return print(table.output()), 0;
 
+  if (o.slice == 0) o.slice = o.backend.on_cpu() ? 8 : 32;
   o.model.shape_alone = !o.backend.on_cpu();  // a GPU copies its weights, wherever they lie
   OpenModel open(o.model);
   const int64_t length = o.prompt_len + o.output_len, warm_up = warm_up_steps(o.backend);

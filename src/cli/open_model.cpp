@@ -7,7 +7,6 @@
 #include "backends/cpu/cpu_backend.h"
 #include "base/log.h"
 #include "cli/cuda_device.h"
-#include "model/random_weights.h"
 #include "numerics/scheme.h"
 
 namespace octet::cli {
@@ -56,17 +55,19 @@ model::LoadOptions load_options_of(const ModelOptions& options, const model::Mod
   return load;
 }
 
-std::shared_ptr<const model::WeightSource> open_source(const ModelOptions& options,
-                                                       const model::ModelConfig& config) {
-  if (!options.random_weights) {
-    if (!fs::is_directory(options.path)) {
-      throw Error({.what = "a model is a directory with its weights",
-                   .where = "MODEL",
-                   .value = options.path,
-                   .fix = "name the directory, or pass --random-weights to run the shape alone"});
-    }
-    return std::make_shared<model::Checkpoint>(options.path);
+std::shared_ptr<const model::WeightSource> open_checkpoint(const ModelOptions& options) {
+  if (!fs::is_directory(options.path)) {
+    throw Error({.what = "a model is a directory with its weights",
+                 .where = "MODEL",
+                 .value = options.path,
+                 .fix = "name the directory, or pass --random-weights to run the shape alone"});
   }
+  return std::make_shared<model::Checkpoint>(options.path);
+}
+
+std::shared_ptr<model::RandomWeights> make_random(const ModelOptions& options,
+                                                  const model::ModelConfig& config) {
+  if (!options.random_weights) return nullptr;
   return std::make_shared<model::RandomWeights>(
       config, model::RandomOptions{.seed = static_cast<uint64_t>(options.seed),
                                    .shared = options.shape_alone});
@@ -154,9 +155,10 @@ std::unique_ptr<ops::Backend> open_backend(const BackendOptions& options) {
 OpenModel::OpenModel(const ModelOptions& options)
     : options_(options),
       config_(config_of(options)),
-      source_(open_source(options, config_)),
+      random_(make_random(options, config_)),
       load_(load_options_of(options, config_)),
       kv_type_(model::parse_kv_type(options.kv_cache_dtype)) {
+  source_ = random_ ? random_ : open_checkpoint(options);
   if (options.max_model_len > config_.max_positions) {
     throw Error({.what = "the model was not made for such long sequences",
                  .where = "--max-model-len",
@@ -200,8 +202,13 @@ void OpenModel::require_known(std::span<const int32_t> ids, const std::string& w
 }
 
 const model::Model& OpenModel::load(ops::Backend& backend, int64_t max_tokens) {
+  if (random_) {
+    random_->allocate_shared_by(
+        [&](size_t bytes) { return backend.alloc_host(bytes, "random weights"); });
+  }
   load_.max_positions = max_tokens > 0 ? max_tokens : max_model_len();
   model_ = model::load_model(config_, source_, backend, load_);
+  if (random_) random_->allocate_shared_by(host_buffer);
   for (const std::string& notice : model_->notices()) log::info("{}", notice);
   return *model_;
 }

@@ -9,6 +9,7 @@
 
 #include "base/options.h"
 #include "model/model.h"
+#include "model/random_weights.h"
 #include "ops/backend.h"
 #include "text/tokenizer.h"
 
@@ -86,6 +87,7 @@ class OpenModel {
   ModelOptions options_;
   model::ModelConfig config_;
   std::shared_ptr<const model::WeightSource> source_;
+  std::shared_ptr<model::RandomWeights> random_;  // the source, if there is no checkpoint
   model::LoadOptions load_;
   model::KvType kv_type_;
   std::optional<text::Tokenizer> tokenizer_;

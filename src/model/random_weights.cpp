@@ -170,7 +170,7 @@ std::byte* RandomWeights::shared_memory(const Kind& kind, uint64_t stream, size_
   if (slab.buffer.bytes() < bytes) {
     // Earlier views stay where they are.
     if (slab.buffer.data()) slabs_.push_back(std::move(slab));
-    slab = {host_buffer(std::max(aligned(bytes + bytes / 4), 4 * kSlice)), 0};
+    slab = {allocate_shared_(std::max(aligned(bytes + bytes / 4), 4 * kSlice)), 0};
     fill(kind, hash_of_name("shared"),
          {static_cast<std::byte*>(slab.buffer.data()), slab.buffer.bytes()});
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <compare>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -41,6 +42,12 @@ class RandomWeights final : public WeightSource {
   std::string locate(std::string_view name) const override;
   int64_t bytes() const { return bytes_; }  // of the tensors made so far
 
+  // Shared memory comes from `allocate` from now on: pinned memory, say, which a GPU copies from
+  // ten times as fast.
+  void allocate_shared_by(std::function<Buffer(size_t)> allocate) {
+    allocate_shared_ = std::move(allocate);
+  }
+
  private:
   // The distribution of a tensor's values: normal, cut at four deviations. Codes of FP8 have
   // deviation kCodeDeviation, whatever the weight's.
@@ -64,6 +71,7 @@ class RandomWeights final : public WeightSource {
   std::optional<QuantConfig> quant_;
   bool tied_embeddings_;
   RandomOptions options_;
+  std::function<Buffer(size_t)> allocate_shared_ = host_buffer;
   std::vector<float> normal_;  // what all tables are made from
   mutable std::map<Kind, std::vector<std::byte>> tables_;
   mutable std::vector<Slab> slabs_;
