@@ -26,6 +26,8 @@ struct GqaConfig : RowConfig<Dim, Warps, Groups, Cluster> {
   using T = T_;
   static constexpr int Width = Width_;
   static constexpr int Pitch = row_pitch<T>(Dim), PPitch = row_pitch<T>(kTile);
+  // Of the split kernel on an SM, to hide the latency of memory; more would spill registers.
+  static constexpr int MinBlocks = Dim > 128 ? 1 : Dim == 128 && Width == 2 ? 3 : 4;
   static_assert(Warps == 1 || Warps == 2 || Warps == 4);
 };
 
@@ -262,7 +264,7 @@ __global__ void __launch_bounds__(C::Threads)
   chunk_rows<GqaWorker<C>, C>(p, *reinterpret_cast<GqaShared<C>*>(memory));
 }
 template <class C>
-__global__ void __launch_bounds__(C::Threads, C::Dim <= 128 ? 4 : 1)
+__global__ void __launch_bounds__(C::Threads, C::MinBlocks)
     gqa_split_kernel(const __grid_constant__ GqaParams p) {
   extern __shared__ __align__(16) uint8_t memory[];
   split_rows<GqaWorker<C>, C>(p, *reinterpret_cast<GqaShared<C>*>(memory));

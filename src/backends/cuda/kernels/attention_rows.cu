@@ -63,6 +63,7 @@ void plan_rows(const ops::Batch& batch, const ops::AttentionSpec& spec, const Te
                const Tensor& lse, int64_t kv_heads, int64_t blocks, int64_t block_tokens,
                RowParams& p) {
   p.out = HeadsView(out);
+  p.out_pairs = out.shape[2] % 2 == 0 && rows_aligned(out, 2 * size_of(out.type));
   if (lse) {
     p.lse = lse.as<float>();
     p.lse_stride = lse.row_stride();

@@ -26,7 +26,8 @@ namespace octet::cuda {
 
 struct RowParams {
   HeadsView out;
-  float* lse = nullptr;  // [T, heads], rows `lse_stride` apart, or null
+  bool out_pairs = false;  // two outputs may be stored at once
+  float* lse = nullptr;    // [T, heads], rows `lse_stride` apart, or null
   int64_t lse_stride = 0;
   PagedRows pages;
   const int32_t *spans = nullptr, *row_sequence = nullptr;
@@ -166,8 +167,15 @@ class BlockRows {
   __device__ __forceinline__ void write(int row, int d, const float (&o)[N], float sum) const {
     void* const to = r_.out.at(token_of(row), head_of(row));
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if (d + i < r_.dim) store_element(r_.out.type, to, d + i, normalized(o[i], sum));
+    for (int i = 0; i < N; i += 2) {
+      if (d + i >= r_.dim) continue;
+      const float pair[2] = {normalized(o[i], sum), normalized(o[i + 1], sum)};
+      if (r_.out_pairs) {
+        store_pair(r_.out.type, to, d + i, pair);
+      } else {
+        store_element(r_.out.type, to, d + i, pair[0]);
+        if (d + i + 1 < r_.dim) store_element(r_.out.type, to, d + i + 1, pair[1]);
+      }
     }
   }
   __device__ __forceinline__ void write_lse(int row, float max, float sum) const {
@@ -208,6 +216,8 @@ class BlockRows {
   __device__ __forceinline__ void group_barrier() const {
     if constexpr (C::Warps == 1) {
       __syncwarp();
+    } else if constexpr (C::Groups == 1) {
+      __syncthreads();
     } else {
       asm volatile("bar.sync %0, %1;" ::"r"(1 + group_), "n"(C::Warps * kWarp) : "memory");
     }

@@ -308,6 +308,15 @@ __device__ __forceinline__ void store_element(DType type, void* to, int64_t i, f
   }
 }
 
+// Elements i and i + 1; i is even and the array begins at a multiple of their size.
+__device__ __forceinline__ void store_pair(DType type, void* to, int64_t i, const float (&x)[2]) {
+  if (type == DType::f32) {
+    store_floats(static_cast<float*>(to) + i, x);
+  } else {
+    store_floats(static_cast<__nv_bfloat16*>(to) + i, x);
+  }
+}
+
 // A [T, heads, dim] tensor.
 struct HeadsView {
   char* data = nullptr;
