@@ -20,7 +20,7 @@ std::optional<std::string> bytes_of_alphabet(std::string_view written) {
   bytes.reserve(written.size());
   while (!written.empty()) {
     const Utf8Step step = utf8_step(written);
-    if (step.kind != Utf8Step::kValid) return std::nullopt;
+    if (step.kind != Utf8Step::valid) return std::nullopt;
     const char32_t c = utf8_code_point(written.substr(0, step.bytes));
     if (c >= kByteOf.size() || kByteOf[c] < 0) return std::nullopt;
     bytes.push_back(static_cast<char>(kByteOf[c]));

@@ -1,10 +1,45 @@
 #include "text/json_node.h"
 
+#include <unordered_set>
 #include <utility>
 
 #include "base/error.h"
 
 namespace octet::text {
+namespace {
+
+// simdjson keeps a key that is there twice, and finds the first: other readers find the last.
+// `place` is where `value` stands, and is so again afterwards.
+void refuse_duplicates(simdjson::dom::element value, std::string& place) {
+  const size_t length = place.size();
+  const auto descend = [&](simdjson::dom::element member, const auto&... names) {
+    if (!member.is_object() && !member.is_array()) return;
+    (place.append(names), ...);
+    refuse_duplicates(member, place);
+    place.resize(length);
+  };
+  simdjson::dom::object object;
+  simdjson::dom::array array;
+  if (value.get(object) == simdjson::SUCCESS) {
+    std::unordered_set<std::string_view> keys(object.size());
+    for (const simdjson::dom::key_value_pair member : object) {
+      if (!keys.insert(member.key).second) {
+        throw Error({.what = "JSON key appears twice in one object",
+                     .where = place,
+                     .value = "\"" + std::string(member.key.substr(0, 100)) + "\"",
+                     .accepted = "distinct keys"});
+      }
+      descend(member.value, ".", member.key);
+    }
+  } else if (value.get(array) == simdjson::SUCCESS) {
+    size_t i = 0;
+    for (const simdjson::dom::element item : array) {
+      descend(item, "[", std::to_string(i++), "]");
+    }
+  }
+}
+
+}  // namespace
 
 JsonNode JsonNode::parse(simdjson::dom::parser& parser, std::string_view json,
                          const std::string& file) {
@@ -18,7 +53,9 @@ JsonNode JsonNode::parse(simdjson::dom::parser& parser, std::string_view json,
                  .accepted = "JSON in UTF-8",
                  .fix = "download the file again"});
   }
-  return {root, file + ", $"};
+  std::string place = file + ", $";
+  refuse_duplicates(root, place);
+  return {root, place};
 }
 
 std::optional<JsonNode> JsonNode::find(std::string_view key) const {

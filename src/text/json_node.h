@@ -15,7 +15,7 @@ namespace octet::text {
 class JsonNode {
  public:
   // Parses `json` with `parser`, which must outlive the node and all made from it. Throws Error
-  // naming `file`.
+  // naming `file`, also where an object has a key twice.
   static JsonNode parse(simdjson::dom::parser& parser, std::string_view json,
                         const std::string& file);
 

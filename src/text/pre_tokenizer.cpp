@@ -40,14 +40,14 @@ std::vector<Part> merge_parts(const std::vector<Part>& parts, SplitBehavior beha
   std::vector<Part> out;
   bool previous_match = false;
   switch (behavior) {
-    case SplitBehavior::kIsolated:
+    case SplitBehavior::isolated:
       return parts;
-    case SplitBehavior::kRemoved:
+    case SplitBehavior::removed:
       for (const Part& part : parts) {
         if (!part.is_match) out.push_back(part);
       }
       return out;
-    case SplitBehavior::kContiguous:
+    case SplitBehavior::contiguous:
       for (const Part& part : parts) {
         if (part.is_match == previous_match && !out.empty()) {
           out.back().end = part.end;
@@ -57,7 +57,7 @@ std::vector<Part> merge_parts(const std::vector<Part>& parts, SplitBehavior beha
         previous_match = part.is_match;
       }
       return out;
-    case SplitBehavior::kMergedWithPrevious:
+    case SplitBehavior::merged_with_previous:
       for (const Part& part : parts) {
         if (part.is_match && !previous_match && !out.empty()) {
           out.back().end = part.end;
@@ -67,7 +67,7 @@ std::vector<Part> merge_parts(const std::vector<Part>& parts, SplitBehavior beha
         previous_match = part.is_match;
       }
       return out;
-    case SplitBehavior::kMergedWithNext:
+    case SplitBehavior::merged_with_next:
       for (size_t i = parts.size(); i-- > 0;) {
         if (parts[i].is_match && !previous_match && !out.empty()) {
           out.back().begin = parts[i].begin;
@@ -83,7 +83,7 @@ std::vector<Part> merge_parts(const std::vector<Part>& parts, SplitBehavior beha
 
 void apply(const SplitStage& stage, std::string_view text, RegexScratch& scratch,
            std::vector<std::string_view>& pieces) {
-  if (stage.behavior == SplitBehavior::kIsolated) {
+  if (stage.behavior == SplitBehavior::isolated) {
     // By far the most common: needs no list of parts.
     for_each_part(stage.pattern, text, scratch, [&](size_t begin, size_t end, bool) {
       if (begin < end) pieces.push_back(text.substr(begin, end - begin));

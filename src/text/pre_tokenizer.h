@@ -16,17 +16,17 @@ namespace octet::text {
 
 // What becomes of the matches of a pattern. Given "a--b" and the pattern "-":
 enum class SplitBehavior {
-  kIsolated,            // a | - | - | b
-  kRemoved,             // a | b
-  kMergedWithPrevious,  // a- | - | b
-  kMergedWithNext,      // a | - | -b
-  kContiguous,          // a | -- | b
+  isolated,              // a | - | - | b
+  removed,               // a | b
+  merged_with_previous,  // a- | - | b
+  merged_with_next,      // a | - | -b
+  contiguous,            // a | -- | b
 };
 
 // One split. The pattern decides which parts of the text are matches; the behavior, what is cut.
 struct SplitStage {
   Regex pattern;
-  SplitBehavior behavior = SplitBehavior::kIsolated;
+  SplitBehavior behavior = SplitBehavior::isolated;
   bool invert = false;  // the matches are what the pattern does not match
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "base/error.h"
@@ -43,9 +44,12 @@ class Reader {
     if (const auto added = root_.find("added_tokens")) {
       size_t i = 0;
       const dom::array list = added->array();
+      Listed listed;
       for (const dom::element entry : list) {
         const JsonNode token = added->item(entry, i++);
-        add_token(token, token.at("id"));
+        const JsonNode id = token.at("id");
+        refuse_twice(token, id, listed);
+        add_token(token, id, id.integer());
       }
     }
     if (const auto post = root_.find("post_processor")) read_post_processor(*post);
@@ -67,8 +71,12 @@ class Reader {
   void read_pre_tokenizer();
   void add_pre_tokenizer(const JsonNode& node);
   void add_split(const JsonNode& node);
+  struct Listed {
+    std::unordered_set<std::string_view> contents;
+    std::unordered_set<int64_t> ids;
+  };
+  static void refuse_twice(const JsonNode& token, const JsonNode& id, Listed& listed);
   void add_token(const JsonNode& token, const JsonNode& id_node, int64_t id);
-  void add_token(const JsonNode& token, const JsonNode& id) { add_token(token, id, id.integer()); }
   void read_post_processor(const JsonNode& node);
   void read_template(const JsonNode& node);
 
@@ -277,11 +285,11 @@ void Reader::add_pre_tokenizer(const JsonNode& node) {
 
 void Reader::add_split(const JsonNode& node) {
   static constexpr std::pair<std::string_view, SplitBehavior> kBehaviors[] = {
-      {"Isolated", SplitBehavior::kIsolated},
-      {"Removed", SplitBehavior::kRemoved},
-      {"MergedWithPrevious", SplitBehavior::kMergedWithPrevious},
-      {"MergedWithNext", SplitBehavior::kMergedWithNext},
-      {"Contiguous", SplitBehavior::kContiguous},
+      {"Isolated", SplitBehavior::isolated},
+      {"Removed", SplitBehavior::removed},
+      {"MergedWithPrevious", SplitBehavior::merged_with_previous},
+      {"MergedWithNext", SplitBehavior::merged_with_next},
+      {"Contiguous", SplitBehavior::contiguous},
   };
   const JsonNode pattern = node.at("pattern");
   const auto expression = pattern.find("Regex");
@@ -303,6 +311,17 @@ void Reader::add_split(const JsonNode& node) {
                                          : Regex::literal(literal->string(), literal->place()),
                           .behavior = known->second,
                           .invert = node.flag("invert", false)});
+}
+
+// tokenizer.json lists each added token once. (Its config may name them again, to change flags.)
+void Reader::refuse_twice(const JsonNode& token, const JsonNode& id, Listed& listed) {
+  const JsonNode content = token.at("content");
+  if (!listed.contents.insert(content.string()).second) {
+    content.fail("an added token is listed twice", "each content once");
+  }
+  if (!listed.ids.insert(id.integer()).second) {
+    id.fail("two added tokens have one id", "an id of its own");
+  }
 }
 
 void Reader::add_token(const JsonNode& token, const JsonNode& id_node, int64_t id) {

@@ -27,7 +27,7 @@ size_t ascii_prefix(std::string_view text) {
 
 Utf8Step utf8_step(std::string_view text) {
   const uint8_t lead = byte_at(text, 0);
-  if (lead < 0x80) return {Utf8Step::kValid, 1};
+  if (lead < 0x80) return {Utf8Step::valid, 1};
 
   // The second byte's range is narrower after four leads: E0 and F0 (overlong), ED (surrogates) and
   // F4 (above U+10FFFF). The third and fourth are always 80..BF.
@@ -44,15 +44,15 @@ Utf8Step utf8_step(std::string_view text) {
     if (lead == 0xF0) low = 0x90;
     if (lead == 0xF4) high = 0x8F;
   } else {
-    return {Utf8Step::kInvalid, 1};
+    return {Utf8Step::invalid, 1};
   }
   for (size_t i = 1; i < length; ++i) {
-    if (i == text.size()) return {Utf8Step::kIncomplete, i};
-    if (byte_at(text, i) < low || byte_at(text, i) > high) return {Utf8Step::kInvalid, i};
+    if (i == text.size()) return {Utf8Step::incomplete, i};
+    if (byte_at(text, i) < low || byte_at(text, i) > high) return {Utf8Step::invalid, i};
     low = 0x80;
     high = 0xBF;
   }
-  return {Utf8Step::kValid, length};
+  return {Utf8Step::valid, length};
 }
 
 bool is_valid_utf8(std::string_view text) {
@@ -60,7 +60,7 @@ bool is_valid_utf8(std::string_view text) {
     text.remove_prefix(ascii_prefix(text));
     if (text.empty()) return true;
     const Utf8Step step = utf8_step(text);
-    if (step.kind != Utf8Step::kValid) return false;
+    if (step.kind != Utf8Step::valid) return false;
     text.remove_prefix(step.bytes);
   }
 }
@@ -73,8 +73,8 @@ size_t append_decided_utf8(std::string_view text, std::string& out) {
     at += ascii;
     if (at == text.size()) break;
     const Utf8Step step = utf8_step(text.substr(at));
-    if (step.kind == Utf8Step::kIncomplete) break;
-    out.append(step.kind == Utf8Step::kValid ? text.substr(at, step.bytes) : kReplacement);
+    if (step.kind == Utf8Step::incomplete) break;
+    out.append(step.kind == Utf8Step::valid ? text.substr(at, step.bytes) : kReplacement);
     at += step.bytes;
   }
   return at;

@@ -17,9 +17,9 @@ inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 // What stands at the start of a byte string.
 struct Utf8Step {
   enum Kind {
-    kValid,       // a well-formed sequence of `bytes` bytes
-    kInvalid,     // `bytes` bytes that no continuation can make valid: one maximal subpart
-    kIncomplete,  // the string ends inside a sequence that is valid so far; `bytes` is 1 to 3
+    valid,       // a well-formed sequence of `bytes` bytes
+    invalid,     // `bytes` bytes that no continuation can make valid: one maximal subpart
+    incomplete,  // the string ends inside a sequence that is valid so far; `bytes` is 1 to 3
   };
   Kind kind;
   size_t bytes;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 
 #include "backends/cpu/cpu_backend.h"
 #include "base/json.h"
@@ -15,6 +14,7 @@
 #include "offline/evaluate.h"
 #include "offline/quantize.h"
 #include "text/tokenizer.h"
+#include "unit/base/temp_dir.h"
 
 namespace octet::golden {
 namespace {
@@ -175,17 +175,10 @@ TEST_F(DemoFidelity, AModelAgainstItselfIsTheSame) {
 
 class QuantizedDemo : public DemoModel, public ::testing::WithParamInterface<const char*> {
  protected:
-  QuantizedDemo()
-      : folder_(std::filesystem::path(::testing::TempDir()) /
-                (std::string("octet_golden_") + GetParam())) {
-    std::filesystem::remove_all(folder_);
-    report_ = offline::quantize_checkpoint(
-        {.source = kModel, .out = folder_.string(), .scheme = scheme_named(GetParam()).format});
-  }
-  ~QuantizedDemo() override { std::filesystem::remove_all(folder_); }
-
-  std::filesystem::path folder_;
-  offline::QuantizeReport report_;
+  const test::TempDir dir_;
+  const std::string folder_ = (dir_ / "fp8").string();
+  const offline::QuantizeReport report_ = offline::quantize_checkpoint(
+      {.source = kModel, .out = folder_, .scheme = scheme_named(GetParam()).format});
 };
 
 bool same_bytes(const Tensor& a, const Tensor& b) {
@@ -196,7 +189,7 @@ bool same_bytes(const Tensor& a, const Tensor& b) {
 TEST_P(QuantizedDemo, HasTheBytesOfQuantizingAtLoad) {
   cpu::CpuBackend backend;
   const auto online = load(backend, fp8(GetParam()));
-  const auto stored = load(backend, {.compute = model::Compute::fp8}, folder_.string());
+  const auto stored = load(backend, {.compute = model::Compute::fp8}, folder_);
   const auto a = online->linears(), b = stored->linears();
   ASSERT_EQ(a.size(), b.size());
   int64_t quantized = 0;

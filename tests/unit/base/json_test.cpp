@@ -3,26 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
-
-#include "base/error.h"
+#include "unit/base/error_of.h"
 #include "unit/base/temp_dir.h"
 
 namespace octet {
 namespace {
 
+using test::error_of;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 std::string parse_error_of(const std::string& text, JsonRules rules = {}) {
   return error_of([&] { parse_json(text, "a.json", rules); });

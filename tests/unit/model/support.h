@@ -3,24 +3,13 @@
 
 #include <cstring>
 #include <filesystem>
-#include <functional>
 #include <span>
 #include <string>
 
-#include "base/error.h"
+#include "unit/base/error_of.h"
 #include "unit/base/temp_dir.h"
 
 namespace octet::test {
-
-// The message of the Error that `action` throws; other exceptions pass through.
-inline std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 inline std::filesystem::path source(const std::string& path) {
   return std::filesystem::path(OCTET_SOURCE_DIR) / path;

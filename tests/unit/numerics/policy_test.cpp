@@ -3,10 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdio>
-#include <fstream>
-
 #include "base/error.h"
+#include "unit/base/temp_dir.h"
 
 namespace octet {
 namespace {
@@ -96,15 +94,7 @@ TEST(Policy, NoMatchIsAFault) {
 
 class PolicyFile : public ::testing::Test {
  protected:
-  std::string write(const std::string& text) {
-    path_ = ::testing::TempDir() + "octet_policy_" +
-            ::testing::UnitTest::GetInstance()->current_test_info()->name() + ".json";
-    std::ofstream(path_, std::ios::binary) << text;
-    return path_;
-  }
-  void TearDown() override {
-    if (!path_.empty()) std::remove(path_.c_str());
-  }
+  std::string write(const std::string& text) { return dir_.file("policy.json", text); }
   // Expects an Error whose place and value contain the two texts.
   void expect_error(const std::string& text, const std::string& where, const std::string& value) {
     try {
@@ -116,7 +106,8 @@ class PolicyFile : public ::testing::Test {
       EXPECT_THAT(error.parts().value, HasSubstr(value)) << error.what();
     }
   }
-  std::string path_;
+  const test::TempDir dir_;
+  const std::string path_ = dir_ / "policy.json";
 };
 
 TEST_F(PolicyFile, ReadsRowsInOrder) {

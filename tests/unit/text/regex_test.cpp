@@ -7,11 +7,12 @@
 #include <vector>
 
 #include "text/utf8.h"
-#include "unit/text/error_text.h"
+#include "unit/base/error_of.h"
 
 namespace octet::text {
 namespace {
 
+using test::error_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 

@@ -8,11 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "unit/text/error_text.h"
+#include "unit/base/error_of.h"
 
 namespace octet::text {
 namespace {
 
+using test::error_of;
 using ::testing::HasSubstr;
 
 struct Outcome {

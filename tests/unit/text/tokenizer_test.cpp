@@ -10,12 +10,13 @@
 
 #include "base/mapped_file.h"
 #include "text/utf8.h"
-#include "unit/text/error_text.h"
+#include "unit/base/error_of.h"
 #include "unit/text/small_tokenizer.h"
 
 namespace octet::text {
 namespace {
 
+using test::error_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Ids = std::vector<int32_t>;
@@ -285,6 +286,41 @@ TEST(TokenizerErrors, CoverEveryPartOfTheFile) {
   EXPECT_THAT(with_split("/behavior", "isolated"), HasSubstr("unknown split behavior"));
   EXPECT_THAT(with("/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {bytes, bytes}}}),
               HasSubstr("behind ByteLevel"));
+}
+
+TEST(TokenizerErrors, NothingMayBeThereTwice) {
+  const auto listed = [](const Json& token) {
+    Json json = small_tokenizer_json();
+    json["added_tokens"].push_back(token);
+    return load_error(json);
+  };
+  EXPECT_EQ(listed({{"id", 263}, {"content", "<new>"}}), "no error");
+  EXPECT_THAT(
+      listed({{"id", 263}, {"content", "<bos>"}}),
+      AllOf(HasSubstr("listed twice"), HasSubstr("$.added_tokens[2].content"), HasSubstr("<bos>")));
+  EXPECT_THAT(listed({{"id", 262}, {"content", "<new>"}}),
+              AllOf(HasSubstr("one id"), HasSubstr("$.added_tokens[2].id"), HasSubstr("262")));
+  // Also where the vocabulary has the content, and its id counts.
+  EXPECT_THAT(listed({{"id", 262}, {"content", "hello"}}), HasSubstr("one id"));
+
+  // JSON keys, at any depth of either file; of any value.
+  const std::string good = dump_json(small_tokenizer_json());
+  const auto doubled = [&](const std::string& before, const std::string& key) {
+    std::string json = good;
+    json.insert(json.find(before) + before.size(), key);
+    return error_of([&] { Tokenizer::from_json(json, "", "model"); });
+  };
+  EXPECT_THAT(doubled("{", R"("model":{},)"),
+              AllOf(HasSubstr("key appears twice"), HasSubstr("model/tokenizer.json, $\n"),
+                    HasSubstr("\"model\"")));
+  EXPECT_THAT(doubled(R"("vocab":{)", R"("hello":9,)"),
+              AllOf(HasSubstr("$.model.vocab"), HasSubstr("\"hello\"")));
+  EXPECT_THAT(doubled(R"("added_tokens":[{)", R"("special":false,)"),
+              AllOf(HasSubstr("$.added_tokens[0]"), HasSubstr("\"special\"")));
+  EXPECT_THAT(error_of([&] {
+                Tokenizer::from_json(good, R"({"add_bos_token":true,"add_bos_token":false})", "m");
+              }),
+              AllOf(HasSubstr("m/tokenizer_config.json"), HasSubstr("\"add_bos_token\"")));
 }
 
 TEST(TokenizerErrors, CoverTheConfigAndBrokenFiles) {

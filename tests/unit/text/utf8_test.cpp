@@ -23,13 +23,13 @@ TEST(Utf8, EveryScalarValueIsValidAndRoundTrips) {
     std::string text;
     append_utf8(c, text);
     const Utf8Step step = utf8_step(text);
-    ASSERT_EQ(step.kind, Utf8Step::kValid) << static_cast<uint32_t>(c);
+    ASSERT_EQ(step.kind, Utf8Step::valid) << static_cast<uint32_t>(c);
     ASSERT_EQ(step.bytes, text.size());
     ASSERT_TRUE(utf8_code_point(text) == c);
     // Every proper prefix could still become valid.
     for (size_t n = 1; n < text.size(); ++n) {
       const Utf8Step cut = utf8_step(std::string_view(text).substr(0, n));
-      ASSERT_EQ(cut.kind, Utf8Step::kIncomplete) << static_cast<uint32_t>(c);
+      ASSERT_EQ(cut.kind, Utf8Step::incomplete) << static_cast<uint32_t>(c);
       ASSERT_EQ(cut.bytes, n);
     }
   }

@@ -6,8 +6,9 @@
 
 #include "base/error.h"
 
-namespace octet::text {
+namespace octet::test {
 
+// "no error" if it throws none; other exceptions pass through.
 inline std::string error_of(const std::function<void()>& action) {
   try {
     action();
@@ -17,4 +18,4 @@ inline std::string error_of(const std::function<void()>& action) {
   return "no error";
 }
 
-}  // namespace octet::text
+}  // namespace octet::test
