@@ -9,12 +9,11 @@ case ${1:-} in
   "") files=$(find src -name '*.cpp' | sort) ;;
   --changed)
     files=$(git diff --name-only HEAD -- src; git ls-files --others --exclude-standard -- src)
-    files=$(tidy=$(scripts/newest.sh clang-tidy)
-echo "$files" | grep '\.cpp$' || true) ;;
+    files=$(echo "$files" | grep '\.cpp$' || true) ;;
   *) files=$* ;;
 esac
 [ -n "$files" ] || exit 0
-[ -f build/cpu/compile_commands.json ] || cmake --preset cpu -DOCTET_TESTS=OFF >/dev/null
 tidy=$(scripts/newest.sh clang-tidy)
+[ -f build/cpu/compile_commands.json ] || cmake --preset cpu -DOCTET_TESTS=OFF >/dev/null
 echo "$files" | tr ' ' '\n' |
   xargs -P "$(nproc)" -n 1 "$tidy" -p build/cpu --quiet --warnings-as-errors='*'

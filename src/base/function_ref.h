@@ -14,15 +14,17 @@ class FunctionRef;
 template <class Result, class... Args>
 class FunctionRef<Result(Args...)> {
  public:
+  // NOLINTBEGIN(google-explicit-constructor): a view, like string_view
   template <class F>
   requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef> &&
            std::is_object_v<std::remove_reference_t<F>> &&
            std::is_invocable_r_v<Result, F&, Args...>) FunctionRef(F&& callable)
-  noexcept  // NOLINT(google-explicit-constructor): a view, like string_view
+  noexcept
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(callable)))),
         call_([](void* object, Args... args) -> Result {
           return (*static_cast<std::remove_reference_t<F>*>(object))(std::forward<Args>(args)...);
         }) {}
+  // NOLINTEND(google-explicit-constructor)
 
   Result operator()(Args... args) const { return call_(object_, std::forward<Args>(args)...); }
 

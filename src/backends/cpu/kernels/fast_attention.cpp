@@ -7,7 +7,6 @@ namespace octet::cpu {
 namespace {
 
 using attention::Problem;
-using attention::RoundP;
 
 void attend(const KernelContext& context, const Tensor& q, const ops::GqaCache& cache,
             const ops::Batch& batch, const ops::AttentionSpec& spec, const Tensor& out,
