@@ -32,10 +32,11 @@ namespace fs = std::filesystem;
 
 // "a/b/" and "a/b" are one target; "" , "/" and ".." have no name to give.
 fs::path normal(const fs::path& target) {
-  fs::path path = fs::absolute(target).lexically_normal();
+  fs::path path = target.empty() ? target : fs::absolute(target).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
-  if (target.empty() || !path.has_filename())
+  if (!path.has_filename()) {
     refuse("cannot write there", target, "not the name of a file or folder");
+  }
   return path;
 }
 
@@ -80,6 +81,12 @@ void check_target(const fs::path& target, Overwrite overwrite, bool want_directo
   }
 }
 
+void check_access(const fs::path& path, int rights, const fs::path& target) {
+  if (faccessat(AT_FDCWD, path.c_str(), rights, AT_EACCESS) != 0) {
+    refuse_errno("cannot write there", target);
+  }
+}
+
 void make_parents(const fs::path& target) {
   std::error_code error;
   fs::create_directories(target.parent_path(), error);
@@ -110,10 +117,21 @@ void rename_to(const fs::path& from, const fs::path& to, Overwrite overwrite) {
 }  // namespace
 
 void check_file_target(const fs::path& target, Overwrite overwrite) {
-  check_target(follow_links(normal(target)), overwrite, false);
+  const fs::path path = follow_links(normal(target));
+  check_target(path, overwrite, false);
+  if (is_stream(path)) {
+    check_access(path, W_OK, target);
+    return;
+  }
+  // A new file and missing folders take rights on the nearest folder that exists.
+  fs::path folder = path.parent_path();
+  std::error_code ignored;
+  while (!fs::exists(folder, ignored) && folder.has_relative_path()) folder = folder.parent_path();
+  if (!fs::is_directory(folder, ignored)) refuse("cannot write there", target, "not a folder");
+  check_access(folder, W_OK | X_OK, target);
 }
 
-AtomicFile::AtomicFile(fs::path target, Overwrite overwrite)
+AtomicFile::AtomicFile(const fs::path& target, Overwrite overwrite)
     : target_(follow_links(normal(target))), overwrite_(overwrite) {
   check_target(target_, overwrite_, false);
   if (is_stream(target_)) {
@@ -156,7 +174,7 @@ void AtomicFile::commit() {
   sync_path(target_.parent_path());
 }
 
-AtomicDirectory::AtomicDirectory(fs::path target, Overwrite overwrite)
+AtomicDirectory::AtomicDirectory(const fs::path& target, Overwrite overwrite)
     : target_(normal(target)), partial_(partial_of(target_)), overwrite_(overwrite) {
   check_target(target_, overwrite_, true);
   make_parents(target_);

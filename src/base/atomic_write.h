@@ -13,7 +13,8 @@ namespace octet {
 
 enum class Overwrite { refuse, replace };
 
-// Throws Error if AtomicFile would refuse the target: for work that takes long before it writes.
+// Throws Error if AtomicFile would refuse the target or cannot write it, and changes nothing: for
+// work that takes long before it writes.
 void check_file_target(const std::filesystem::path& target, Overwrite overwrite);
 
 // A target that is a symbolic link stands for the file it leads to. A device, a pipe and
@@ -22,7 +23,7 @@ class AtomicFile {
  public:
   // Creates missing parent folders. Throws Error if the target exists and may not be replaced, if
   // it is a directory, or if its folder cannot be written.
-  explicit AtomicFile(std::filesystem::path target, Overwrite overwrite = Overwrite::refuse);
+  explicit AtomicFile(const std::filesystem::path& target, Overwrite overwrite = Overwrite::refuse);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -44,7 +45,8 @@ class AtomicDirectory {
  public:
   // As AtomicFile; also refuses while another process writes the same target. A target that is
   // replaced must be a directory, and is removed as a whole, on commit.
-  explicit AtomicDirectory(std::filesystem::path target, Overwrite overwrite = Overwrite::refuse);
+  explicit AtomicDirectory(const std::filesystem::path& target,
+                           Overwrite overwrite = Overwrite::refuse);
   ~AtomicDirectory();
   AtomicDirectory(const AtomicDirectory&) = delete;
   AtomicDirectory& operator=(const AtomicDirectory&) = delete;

@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/atomic_write.h"
 #include "base/error.h"
 #include "base/json.h"
 
@@ -237,7 +238,8 @@ void OptionTable::insert(Row row) {
   rows_.push_back(std::move(row));
 }
 
-void OptionTable::add(std::string flag, Field field, std::string help, OptionRules rules) {
+void OptionTable::add(const std::string& flag, Field field, std::string help,
+                      const OptionRules& rules) {
   invariant(flag.starts_with("--"), "a flag starts with --");
   insert({.flag = flag,
           .key = key_of(flag),
@@ -247,7 +249,7 @@ void OptionTable::add(std::string flag, Field field, std::string help, OptionRul
           .rules = rules});
 }
 
-void OptionTable::positional(std::string name, Field field, std::string help, bool optional,
+void OptionTable::positional(const std::string& name, Field field, std::string help, bool optional,
                              OptionRules rules) {
   std::string key = name;
   std::ranges::transform(key, key.begin(), [](char c) { return static_cast<char>(tolower(c)); });
@@ -366,7 +368,17 @@ OptionTable::Outcome OptionTable::parse(std::span<const std::string> args) {
     return Outcome::done;
   }
   check_required();
+  check_written();
   return Outcome::run;
+}
+
+// Before the work, lest long work end without its result.
+void OptionTable::check_written() const {
+  for (const Row& row : rows_) {
+    if (!row.rules.written) continue;
+    const std::string& target = **std::get_if<std::string*>(&row.field);
+    if (!target.empty() && target != "-") check_file_target(target, Overwrite::replace);
+  }
 }
 
 const std::string& OptionTable::origin(std::string_view flag) const {

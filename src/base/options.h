@@ -29,6 +29,7 @@ struct OptionRules {
   std::vector<std::string> choices;   // of a string or of every element; none = anything
   std::string metavar;                // in the help: "FILE"; by the type if empty
   bool required = false;              // must come from a flag or the file
+  bool written = false;               // a file that will be written; "" and "-" are none
 };
 
 class OptionTable {
@@ -46,11 +47,11 @@ class OptionTable {
 
   // Adds a row. `flag` is "--max-model-len", its key in a file is then "max_model_len". The field
   // must outlive the table. A flag that is there already is a Fault.
-  void add(std::string flag, Field field, std::string help, OptionRules rules = {});
+  void add(const std::string& flag, Field field, std::string help, const OptionRules& rules = {});
 
   // An argument by position, in the order of the calls; `name` is in capitals. Required unless
   // `optional`.
-  void positional(std::string name, Field field, std::string help, bool optional = false,
+  void positional(const std::string& name, Field field, std::string help, bool optional = false,
                   OptionRules rules = {});
 
   enum class Outcome {
@@ -91,6 +92,7 @@ class OptionTable {
   void read_file(const std::string& path);
   void read_flags(std::span<const std::string> args);
   void check_required() const;
+  void check_written() const;
   std::string nearest(std::string_view name, bool flags) const;
 
   std::string command_, summary_, group_ = "Options", output_;

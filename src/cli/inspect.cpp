@@ -62,19 +62,6 @@ void read_policy(const OpenModel& open, Facts& facts) {
   }
 }
 
-// Names come from a file: what could steer a terminal is shown as \xNN.
-std::string printable(std::string_view text) {
-  std::string shown;
-  for (const char c : text) {
-    if (c >= ' ' && c <= '~') {
-      shown += c;
-    } else {
-      shown += fmt::format("\\x{:02x}", static_cast<uint8_t>(c));
-    }
-  }
-  return shown;
-}
-
 bool is_scale(std::string_view name) {
   return name.ends_with("_scale") || name.ends_with("_scale_inv");
 }

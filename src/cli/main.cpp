@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "cli/output.h"
+#include "cli/signals.h"
 #include "cli/verbs.h"
 
 namespace octet::cli {
@@ -39,7 +40,8 @@ std::string help() {
   for (const Verb& verb : kVerbs) text += fmt::format("  {:<12}{}\n", verb.name, verb.summary);
   return text +
          "\n`octet VERB --help` lists a verb's options; `octet --version` prints the version.\n"
-         "Exit codes: 0 done, 1 failed gate or run, 2 bad usage or bad input.\n";
+         "Exit codes: 0 done, 1 failed gate or run, 2 bad usage or bad input, 130 and 143 "
+         "interrupted.\n";
 }
 
 std::string names() {
@@ -96,6 +98,9 @@ int main(int argc, char** argv) {
   } catch (const octet::Error& error) {
     octet::cli::complain(fmt::format("octet: {}\n", error.what()));
     return 2;
+  } catch (const octet::cli::Interrupted& interrupted) {
+    octet::cli::complain("octet: interrupted\n");
+    return interrupted.exit_code();
   } catch (const std::exception& fault) {
     octet::cli::complain(fmt::format("octet: internal error: {}\n", fault.what()));
     return 1;

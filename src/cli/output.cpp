@@ -20,11 +20,7 @@ void print(std::string_view text) {
 
 void add_json_row(OptionTable& table, std::string* target) {
   table.add("--json", target, "write the result as JSON to this file; - is stdout",
-            {.metavar = "FILE"});
-}
-
-void check_json_target(const std::string& target) {
-  if (!target.empty() && target != "-") check_file_target(target, Overwrite::replace);
+            {.metavar = "FILE", .written = true});
 }
 
 void write_json(const std::string& target, const OrderedJson& json) {
@@ -37,6 +33,18 @@ void write_json(const std::string& target, const OrderedJson& json) {
   AtomicFile file(target, Overwrite::replace);
   file.write(text);
   file.commit();
+}
+
+std::string printable(std::string_view text) {
+  std::string shown;
+  for (const char c : text) {
+    if (c >= ' ' && c <= '~') {
+      shown += c;
+    } else {
+      shown += fmt::format("\\x{:02x}", static_cast<uint8_t>(c));
+    }
+  }
+  return shown;
 }
 
 std::string show_bytes(double bytes) {

@@ -12,11 +12,9 @@ namespace octet::cli {
 // Writes to stdout, at once. Throws Error when that fails (a full disk).
 void print(std::string_view text);
 
-// The --json row that every verb has: "" = text for people, "-" = JSON on stdout, else a file.
+// The --json row that every verb has: "" = text for people, "-" = JSON on stdout, else a file, of
+// which OptionTable::parse checks at once that it can be written.
 void add_json_row(OptionTable& table, std::string* target);
-
-// Throws Error if write_json() would refuse the target: for before the work.
-void check_json_target(const std::string& target);
 
 // Writes `json` where --json says. Does nothing for "".
 void write_json(const std::string& target, const OrderedJson& json);
@@ -25,6 +23,9 @@ void write_json(const std::string& target, const OrderedJson& json);
 inline bool prints_text(const std::string& json_target) {
   return json_target != "-";
 }
+
+// Names come from a file: what could steer a terminal is shown as \xNN.
+std::string printable(std::string_view text);
 
 // "12.3 MB", in powers of 1000.
 std::string show_bytes(double bytes);

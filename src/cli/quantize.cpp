@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "cli/output.h"
+#include "cli/signals.h"
 #include "cli/verbs.h"
 #include "numerics/scheme.h"
 
@@ -16,7 +17,7 @@ namespace {
 
 struct QuantizeFlags {
   std::string source, out, scheme = "fp8_channel", policy, json;
-  bool overwrite = false;
+  bool overwrite = false, allow_nonfinite = false;
   double max_shard_gb = 5;
 };
 
@@ -36,6 +37,9 @@ OptionTable table_of(QuantizeFlags& o) {
   table.add("--policy", &o.policy, "precisions of single roles or modules (JSON)",
             {.metavar = "FILE"});
   table.add("--overwrite", &o.overwrite, "replace the directory if it exists");
+  table.add("--allow-nonfinite", &o.allow_nonfinite,
+            "quantize weights that hold NaN (stays NaN) or infinities (become the largest value of "
+            "their scale), with a warning; without it they are an error");
   table.add("--max-shard-size", &o.max_shard_gb, "most GB of one file",
             {.least = 0.001, .most = 1e6});
   table.group("Output");
@@ -54,7 +58,7 @@ void print_report(const offline::QuantizeReport& r, const QuantizeFlags& o) {
   std::string text = fmt::format(
       "{} -> {}  ({})\n"
       "  {} of {} tensors are FP8 now; {} -> {} ({:.2f}x smaller)\n"
-      "  of {} values: {} saturated, {} small ones became zero, {} not finite\n",
+      "  of {} quantized values: {} saturated, {} small ones became zero, {} not finite\n",
       o.source, o.out, o.scheme, r.quantized.size(), r.tensors,
       show_bytes(static_cast<double>(r.bytes_before)),
       show_bytes(static_cast<double>(r.bytes_after)),
@@ -77,6 +81,11 @@ OrderedJson json_of(const offline::QuantizeReport& r, const QuantizeFlags& o) {
                        {"flushed", t.stats.flushed},
                        {"nonfinite", t.stats.nonfinite()}});
   }
+  OrderedJson broken = OrderedJson::array();
+  for (const offline::BrokenTensor& t : r.broken) {
+    broken.push_back(
+        {{"tensor", t.name}, {"nan", t.nan}, {"inf", t.inf}, {"quantized", t.quantized}});
+  }
   return {{"out", o.out},
           {"scheme", o.scheme},
           {"bytes_before", r.bytes_before},
@@ -87,8 +96,23 @@ OrderedJson json_of(const offline::QuantizeReport& r, const QuantizeFlags& o) {
           {"saturated", r.stats.saturated},
           {"flushed", r.stats.flushed},
           {"nonfinite", r.stats.nonfinite()},
+          {"broken", std::move(broken)},
           {"notices", r.notices},
           {"worst_first", std::move(tensors)}};
+}
+
+void warn_of_broken(const offline::QuantizeReport& report) {
+  constexpr size_t most = 10;  // --json has them all
+  const size_t shown = std::min(report.broken.size(), most);
+  for (const offline::BrokenTensor& t : std::span(report.broken).first(shown)) {
+    log::warning("tensor '{}' holds {} NaN and {} infinite values; {}", printable(t.name), t.nan,
+                 t.inf,
+                 t.quantized ? "an infinity became the largest value of its scale"
+                             : "it stays in high precision, and they were copied");
+  }
+  if (report.broken.size() > shown) {
+    log::warning("{} more tensors hold NaN or infinite values", report.broken.size() - shown);
+  }
 }
 
 }  // namespace
@@ -104,9 +128,10 @@ int run_quantize(Args args) {
                                    .out = o.out,
                                    .scheme = scheme_named(o.scheme).format,
                                    .overwrite = o.overwrite,
+                                   .allow_nonfinite = o.allow_nonfinite,
                                    .shard_bytes = static_cast<int64_t>(o.max_shard_gb * 1e9)};
   if (!o.policy.empty()) options.policy = read_policy_file(o.policy);
-  check_json_target(o.json);
+  const HeldSignals signals;  // what is half written must go before we do
   std::optional<Progress> bar;
   int64_t shown = 0;
   const offline::QuantizeReport report =
@@ -114,12 +139,11 @@ int run_quantize(Args args) {
         if (!bar) bar.emplace("quantize", total, Progress::Unit::bytes);
         bar->advance(done - shown);
         shown = done;
+        signals.check();
       });
   bar.reset();
   for (const std::string& notice : report.notices) log::info("{}", notice);
-  if (report.stats.nonfinite() > 0) {
-    log::warning("{} weights are NaN or infinite in the source", report.stats.nonfinite());
-  }
+  warn_of_broken(report);
   if (prints_text(o.json)) print_report(report, o);
   write_json(o.json, json_of(report, o));
   return 0;

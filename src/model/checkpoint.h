@@ -73,8 +73,8 @@ class Checkpoint : public WeightSource {
   std::map<std::string, Entry, std::less<>> tensors_;
 };
 
-// One tensor to write. Its bytes come from `produce` when its turn comes, so that a quantizer holds
-// one tensor at a time.
+// One tensor to write. Its bytes come from `produce` when its turn comes, in the caller's order, so
+// that a quantizer holds one tensor at a time: a weight's codes and scales stand side by side.
 struct PendingTensor {
   std::string name;
   DType type = DType::f32;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "base/json.h"
@@ -16,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Shard {
-  std::vector<const PendingTensor*> tensors;
+  std::vector<const PendingTensor*> tensors;  // in the caller's order
   int64_t bytes = 0;
 };
 
@@ -35,45 +36,60 @@ std::vector<Shard> split(const std::vector<PendingTensor>& tensors, int64_t shar
     shards.back().tensors.push_back(&tensor);
     shards.back().bytes += bytes;
   }
-  // Inside a file, the order of the safetensors library: wide types first, which aligns every
-  // tensor to its type, then by name.
-  for (Shard& shard : shards) {
-    std::ranges::sort(shard.tensors, [](const PendingTensor* a, const PendingTensor* b) {
-      const size_t wide_a = size_of(a->type), wide_b = size_of(b->type);
-      return wide_a != wide_b ? wide_a > wide_b : a->name < b->name;
-    });
-  }
   return shards;
 }
 
-// The length and the JSON, padded with spaces so that the data start at a multiple of 8. Written as
-// text, since a file may have 90,000 tensors, and ordered_json looks every key up from the start.
-std::string header_of(const Shard& shard) {
+// How a shard's file begins, and where in it each tensor lies.
+struct Layout {
+  std::string header;
+  std::map<const PendingTensor*, int64_t> offsets;
+};
+
+// The order of the safetensors library: wide types first, which aligns every tensor to its type,
+// then by name.
+bool lies_before(const PendingTensor* a, const PendingTensor* b) {
+  const size_t wide_a = size_of(a->type), wide_b = size_of(b->type);
+  return wide_a != wide_b ? wide_a > wide_b : a->name < b->name;
+}
+
+// The header is the length and the JSON, padded with spaces so that the data start at a multiple
+// of 8. Written as text, since a file may have 90,000 tensors, and ordered_json looks every key up
+// from the start.
+Layout layout_of(const Shard& shard) {
+  std::vector<const PendingTensor*> tensors = shard.tensors;
+  std::ranges::sort(tensors, lies_before);
+  Layout layout;
   std::string json = R"({"__metadata__":{"format":"pt"})";
   int64_t offset = 0;
-  for (const PendingTensor* tensor : shard.tensors) {
+  for (const PendingTensor* tensor : tensors) {
     const auto& dims = tensor->shape.dims;
     const int64_t end = offset + bytes_of(*tensor);
     json +=
         fmt::format(R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
                     dump_json(Json(tensor->name)), safetensors_name(tensor->type),
                     fmt::join(dims.begin(), dims.begin() + tensor->shape.rank, ","), offset, end);
+    layout.offsets[tensor] = offset;
     offset = end;
   }
   json += '}';
   json.resize((json.size() + 7) / 8 * 8, ' ');
-  std::string text(8, '\0');
-  for (size_t i = 0; i < 8; ++i) text[i] = static_cast<char>(json.size() >> (8 * i) & 0xFF);
-  return text + json;
+  layout.header.resize(8);
+  for (size_t i = 0; i < 8; ++i) {
+    layout.header[i] = static_cast<char>(json.size() >> (8 * i) & 0xFF);
+  }
+  layout.header += json;
+  for (auto& [tensor, at] : layout.offsets) at += static_cast<int64_t>(layout.header.size());
+  return layout;
 }
 
-// A file that is written front to back; what fails names it.
+// A file that names itself when writing fails.
 class Writer {
  public:
   explicit Writer(fs::path path) : path_(std::move(path)), file_(path_, std::ios::binary) {
     check();
   }
-  void write(const void* data, size_t bytes) {
+  void write(const void* data, size_t bytes, int64_t offset = 0) {
+    file_.seekp(offset);
     file_.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
     check();
   }
@@ -114,13 +130,13 @@ void write_checkpoint(const std::string& directory, const std::vector<PendingTen
         shards.size() == 1 ? "model.safetensors"
                            : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     Writer file(fs::path(directory) / name);
-    const std::string header = header_of(shards[i]);
-    file.write(header.data(), header.size());
+    const Layout layout = layout_of(shards[i]);
+    file.write(layout.header.data(), layout.header.size());
     for (const PendingTensor* tensor : shards[i].tensors) {
       const std::vector<std::byte> bytes = tensor->produce();
       invariant(static_cast<int64_t>(bytes.size()) == bytes_of(*tensor),
                 "write_checkpoint: a tensor has another size than it promised");
-      file.write(bytes.data(), bytes.size());
+      file.write(bytes.data(), bytes.size(), layout.offsets.at(tensor));
       done += bytes_of(*tensor);
       if (progress) progress(done, total);
       index["weight_map"][tensor->name] = name;

@@ -15,7 +15,9 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "model/binder.h"
+#include "model/finite_weights.h"
 #include "model/quant_schema.h"
+#include "offline/scan.h"
 #include "ops/null_backend.h"
 
 namespace octet::offline {
@@ -188,29 +190,57 @@ double sqnr_db(const Tensor& stored, const QuantFormat& format,
   return 10.0 * std::log10(signal / noise);
 }
 
-// Quantizes a weight when its codes or its scales are asked for. A file has its scales, wider
-// types, before all codes, so each weight is quantized twice rather than kept in memory.
+// Makes the tensors of the new checkpoint, each when its turn comes, and reports on them.
 class Quantizer {
  public:
-  Quantizer(const model::Checkpoint& source, const QuantFormat& format, QuantizeReport& report)
-      : source_(source), format_(format), report_(report) {}
+  Quantizer(const model::Checkpoint& source, const QuantFormat& format, bool allow_nonfinite,
+            QuantizeReport& report)
+      : source_(source), format_(format), allow_nonfinite_(allow_nonfinite), report_(report) {}
+
+  std::vector<std::byte> copy(const std::string& name) {
+    const Tensor& stored = *source_.find(name);
+    const TensorScan found = scan(stored);
+    note_broken({.name = name, .nan = found.nan, .inf = found.inf});
+    const auto* data = stored.as<const std::byte>();
+    return {data, data + stored.bytes()};
+  }
 
   std::vector<std::byte> codes(const std::string& module) {
-    const Tensor& stored = *source_.find(module + ".weight");
-    const model::QuantizedWeight weight = model::quantize_weight(stored, format_);
-    report_.stats += weight.stats;
-    report_.quantized.push_back({module, format_, weight.stats, sqnr_db(stored, format_, weight)});
+    const std::string name = module + ".weight";
+    const Tensor& stored = *source_.find(name);
+    model::QuantizedWeight weight = model::quantize_weight(stored, format_);
+    const QuantStats& stats = weight.stats;
+    if (!allow_nonfinite_) {
+      model::require_finite(
+          stats, name, source_,
+          "mend the checkpoint (`octet inspect SRC --scan` lists all such tensors), or pass "
+          "--allow-nonfinite: NaN stays NaN, an infinity becomes the largest value of its scale");
+    }
+    note_broken({.name = name, .nan = stats.nan, .inf = stats.inf, .quantized = true});
+    report_.stats += stats;
+    report_.quantized.push_back({module, format_, stats, sqnr_db(stored, format_, weight)});
+    scaled_ = module;
+    scales_ = std::move(weight.scales);
     return bytes_of(weight.codes);
   }
 
+  // Of the module whose codes were made last: so each weight is quantized once.
   std::vector<std::byte> scales(const std::string& module) const {
-    return bytes_of(model::quantize_weight(*source_.find(module + ".weight"), format_).scales);
+    invariant(module == scaled_, "a weight's scales are written right after its codes");
+    return bytes_of(scales_);
   }
 
  private:
+  void note_broken(const BrokenTensor& tensor) {
+    if (tensor.nan + tensor.inf > 0) report_.broken.push_back(tensor);
+  }
+
   const model::Checkpoint& source_;
   QuantFormat format_;
+  bool allow_nonfinite_;
   QuantizeReport& report_;
+  std::string scaled_;
+  std::vector<float> scales_;
 };
 
 std::vector<model::PendingTensor> pending_tensors(const model::Checkpoint& source, const Plan& plan,
@@ -223,10 +253,8 @@ std::vector<model::PendingTensor> pending_tensors(const model::Checkpoint& sourc
     const std::string module =
         name.ends_with(suffix) ? name.substr(0, name.size() - suffix.size()) : std::string();
     if (!plan.quantized.contains(module)) {
-      pending.push_back({name, stored.type, stored.shape, [stored] {
-                           const auto* data = stored.as<const std::byte>();
-                           return std::vector<std::byte>(data, data + stored.bytes());
-                         }});
+      pending.push_back(
+          {name, stored.type, stored.shape, [&quantizer, name] { return quantizer.copy(name); }});
       continue;
     }
     const QuantFormat& format = *plan.format.weight;
@@ -286,7 +314,7 @@ QuantizeReport quantize_checkpoint(const QuantizeOptions& options,
     report.notices.push_back(fmt::format(
         "{} weights that the model does not use are copied as they are", unused.size()));
   }
-  Quantizer quantizer(*source, *plan.format.weight, report);
+  Quantizer quantizer(*source, *plan.format.weight, options.allow_nonfinite, report);
   const std::vector<model::PendingTensor> tensors =
       pending_tensors(*source, plan, model::scale_suffix(read), quantizer);
 

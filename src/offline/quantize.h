@@ -18,6 +18,7 @@ struct QuantizeOptions {
   LinearFormat scheme;
   std::vector<PolicyRow> policy;  // of --policy FILE: above the defaults
   bool overwrite = false;
+  bool allow_nonfinite = false;  // quantize weights that hold NaN or infinities
   int64_t shard_bytes = int64_t{5} << 30;
 };
 
@@ -28,19 +29,29 @@ struct QuantizedTensor {
   double sqnr_db = 0;  // signal over quantization noise; infinite if nothing changed
 };
 
+// A tensor of the source that holds NaN or infinities.
+struct BrokenTensor {
+  std::string name;
+  int64_t nan = 0, inf = 0;
+  bool quantized = false;  // NaN stayed NaN, an infinity became +-max; else copied as it is
+};
+
 struct QuantizeReport {
   int64_t bytes_before = 0, bytes_after = 0;  // of all tensors
   int64_t tensors = 0;                        // of the source
   std::vector<QuantizedTensor> quantized;     // in the order of the files
   QuantStats stats;                           // of all quantized tensors
+  std::vector<BrokenTensor> broken;           // of all tensors
   std::vector<std::string> notices;
 };
 
 // Which linears become FP8, and in what format, is decided by what also decides when the checkpoint
 // is loaded with --scheme: the family's own list of linears and the precision policy. All other
 // tensors are copied as they are. Throws Error if the source is FP8 already, if the policy asks for
-// two FP8 formats (a checkpoint has room for one) or for one that no schema can say, and if `out`
-// exists. `progress(done, total)` counts bytes written.
+// two FP8 formats (a checkpoint has room for one) or for one that no schema can say, if `out`
+// exists, and unless it is allowed, if a weight to quantize holds NaN or infinities: no code stands
+// for an infinity. `progress(done, total)` counts bytes written; what it throws ends the work
+// without a trace.
 QuantizeReport quantize_checkpoint(const QuantizeOptions& options,
                                    const std::function<void(int64_t, int64_t)>& progress = {});
 

@@ -23,6 +23,18 @@ def write(path, header, data):
     pathlib.Path(path).write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
+def put(path, name, raw):
+    """Overwrites the first bytes of a tensor."""
+    with open(path, "r+b") as file:
+        size = struct.unpack("<Q", file.read(8))[0]
+        begin = json.loads(file.read(size))[name]["data_offsets"][0]
+        file.seek(8 + size + begin)
+        file.write(raw)
+
+
+NAN, INFINITY = b"\xc0\x7f", b"\x80\x7f"  # in BF16
+
+
 class BadInput(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -116,6 +128,24 @@ class BadInput(unittest.TestCase):
             index.write_text(index.read_text().replace(f'"{name}"', f'"{name}_gone"'))
         self.refused(model, "no scale", name.removesuffix("_scale"))
 
+    def test_quantize_says_what_is_not_finite(self):
+        model = self.copy(harness.MODEL)
+        put(*self.shard_with(model, "embed_tokens.weight"), NAN + INFINITY)
+        out = os.path.join(self.folder.name, "broken")
+        code, _, log = harness.run("quantize", model, "--out", out)
+        self.assertEqual(code, 0, log)
+        self.assertIn("'model.embed_tokens.weight' holds 1 NaN and 1 infinite", log)
+
+        put(*self.shard_with(model, "o_proj.weight"), INFINITY)
+        code, _, log = harness.run("quantize", model, "--out", out, "--overwrite")
+        self.assertEqual(code, 2, log)
+        for text in ("o_proj.weight", "0 NaN and 1 infinite", "--allow-nonfinite"):
+            self.assertIn(text, log)
+        code, _, log = harness.run("quantize", model, "--out", out, "--overwrite",
+                                   "--allow-nonfinite")
+        self.assertEqual(code, 0, log)
+        self.assertIn("o_proj.weight' holds 0 NaN and 1 infinite", log)
+
     def test_unknown_architecture(self):
         model = self.copy(harness.MODEL)
         path = pathlib.Path(model, "config.json")
@@ -130,6 +160,25 @@ class BadInput(unittest.TestCase):
                                   ({"odd": [9999]}, ["9999", "odd"])):
             pathlib.Path(prompts).write_text(json.dumps(content))
             self.refused(harness.MODEL, *expected, prompt=("--prompt-file", prompts))
+
+    def test_json_target_is_refused_before_the_work(self):
+        file = os.path.join(self.folder.name, "file")
+        pathlib.Path(file).write_text("kept")
+        text = os.path.join(harness.MODEL, "eval_code.txt")
+        out = os.path.join(self.folder.name, "never")
+        for verb in (["generate", harness.MODEL, "--prompt", "def"],
+                     ["quantize", harness.MODEL, "--out", out],
+                     ["eval", "perplexity", harness.MODEL, "--text", text],
+                     ["eval", "compare", harness.MODEL, "--baseline", self.fp8, "--text", text],
+                     ["eval", "needle", harness.MODEL, "--text", text],
+                     ["inspect", harness.MODEL], ["kernels", harness.MODEL],
+                     ["bench", "latency", harness.MODEL]):
+            for target in (self.folder.name, os.path.join(file, "result.json")):
+                code, shown, log = harness.run(*verb, "--json", target)
+                self.assertEqual((code, shown), (2, ""), log)
+                self.assertIn(target, log)
+        self.assertFalse(os.path.exists(out))
+        self.assertEqual(pathlib.Path(file).read_text(), "kept")
 
     def test_no_model(self):
         self.refused(os.path.join(self.folder.name, "nowhere"), "nowhere")

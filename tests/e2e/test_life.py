@@ -145,3 +145,18 @@ class Quantize(unittest.TestCase):
                                           "--json", "-")
             self.assertEqual(code, 0, log)
             json.loads(text)
+
+    def test_an_interrupted_quantize_leaves_nothing_at_all(self):
+        for sig in (signal.SIGINT, signal.SIGTERM):
+            with tempfile.TemporaryDirectory() as folder:
+                process = subprocess.Popen(
+                    [harness.BINARY, "quantize", harness.MODEL, "--out",
+                     os.path.join(folder, "fp8")],
+                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                while not os.listdir(folder) and process.poll() is None:
+                    time.sleep(0.001)
+                process.send_signal(sig)
+                log = process.communicate(timeout=60)[1].decode()
+                self.assertEqual(process.returncode, 128 + sig, log)
+                self.assertIn("interrupted", log)
+                self.assertEqual(os.listdir(folder), [])

@@ -7,30 +7,21 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <functional>
 #include <string>
 
 #include "base/atomic_write.h"
-#include "base/error.h"
 #include "base/mapped_file.h"
+#include "unit/base/error_of.h"
 #include "unit/base/temp_dir.h"
 
 namespace octet {
 namespace {
 
 namespace fs = std::filesystem;
+using test::error_of;
 using test::slurp;
 using test::TempDir;
 using ::testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(MappedFile, ShowsTheBytesAndSurvivesAMove) {
   const TempDir dir;
@@ -154,6 +145,27 @@ TEST(AtomicFile, ReplacesWhatALinkLeadsTo) {
   EXPECT_THAT(error_of([&] { replace(dir / "folder", "x"); }), HasSubstr("is a folder"));
   EXPECT_THAT(error_of([&] { check_file_target(dir / "folder", Overwrite::replace); }),
               HasSubstr("is a folder"));
+}
+
+TEST(AtomicFile, ATargetIsCheckedBeforeTheWork) {
+  const TempDir dir;
+  dir.file("a", "old");
+  const auto check = [](const fs::path& target) {
+    return error_of([&] { check_file_target(target, Overwrite::replace); });
+  };
+  EXPECT_EQ(check(dir / "a"), "no error");
+  EXPECT_EQ(check(dir / "new/folders/b"), "no error");
+  EXPECT_EQ(check("/dev/null"), "no error");
+  EXPECT_THAT(check(dir / "a/b"), HasSubstr("not a folder"));
+  EXPECT_THAT(check(dir / "a/b/c"), HasSubstr("not a folder"));
+  EXPECT_THAT(check(""), HasSubstr("not the name"));
+  if (geteuid() != 0) {  // root may write everywhere
+    fs::create_directory(dir / "locked");
+    fs::permissions(dir / "locked", fs::perms::owner_read | fs::perms::owner_exec);
+    EXPECT_THAT(check(dir / "locked/b"), HasSubstr("Permission denied"));
+    EXPECT_THAT(check(dir / "locked/new/b"), HasSubstr("Permission denied"));
+  }
+  EXPECT_FALSE(fs::exists(dir / "new"));
 }
 
 TEST(AtomicFile, DevicesAndPipesStayWhatTheyAre) {

@@ -40,7 +40,7 @@ class Options : public testing::Test {
     table.add("--share", &o.share, "of memory");
     table.add("--max-model-len", &o.max_len, "longest request", {.least = 1});
     table.add("--stop", &o.stop, "text that ends a completion");
-    table.add("--out", &o.out, "where to write", {.metavar = "FILE"});
+    table.add("--out", &o.out, "where to write", {.metavar = "FILE", .written = true});
   }
 
   OptionTable::Outcome parse(std::vector<std::string> args) { return table.parse(args); }
@@ -153,6 +153,14 @@ TEST_F(Options, HelpGroupsRowsAndShowsDefaultsAndChoices) {
                           HasSubstr("fp8, bf16"), HasSubstr("--[no-]enable-prefix-caching"),
                           HasSubstr("--out FILE")));
   EXPECT_THAT(table.markdown(), HasSubstr("| `--port` | port to listen on |"));
+}
+
+TEST_F(Options, RefusesAtOnceAFileThatCannotBeWritten) {
+  for (const char* good : {"-", "/dev/null"}) EXPECT_EQ(error_of({"m", "--out", good}), "no error");
+  EXPECT_EQ(error_of({"m", "--out", dir / "new/result.json"}), "no error");
+  EXPECT_FALSE(std::filesystem::exists(dir / "new"));
+  EXPECT_THAT(error_of({"m", "--out", dir.path()}), HasSubstr("is a folder"));
+  EXPECT_EQ(parse({"--out", dir.path(), "--help"}), OptionTable::Outcome::done);
 }
 
 TEST_F(Options, DeclaringAFlagTwiceIsAFault) {

@@ -3,14 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/mapped_file.h"
+#include "model/binder.h"
 #include "model/quant_schema.h"
 #include "numerics/scheme.h"
+#include "unit/base/temp_dir.h"
 
 namespace octet::offline {
 namespace {
@@ -24,15 +29,6 @@ const std::string kGolden = std::string(OCTET_SOURCE_DIR) + "/tests/golden/";
 
 class Quantize : public ::testing::Test {
  protected:
-  Quantize() {
-    root_ = fs::path(::testing::TempDir()) /
-            ("octet_quantize_" +
-             std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
-    fs::remove_all(root_);
-    fs::create_directories(root_);
-  }
-  ~Quantize() override { fs::remove_all(root_); }
-
   QuantizeOptions options(const std::string& golden, std::string_view scheme = "fp8_channel") {
     return {.source = kGolden + golden,
             .out = (root_ / "out").string(),
@@ -54,8 +50,32 @@ class Quantize : public ::testing::Test {
     return names;
   }
 
-  fs::path root_;
+  // A copy of llama_mha, which is FP32, in which a tensor begins with these values.
+  std::string poisoned(const std::string& tensor, const std::vector<float>& values) {
+    const fs::path copy = dir_ / "source";
+    if (!fs::exists(copy)) fs::copy(kGolden + "llama_mha", copy);
+    const fs::path path = copy / "model.safetensors";
+    size_t offset = 0;
+    {
+      const MappedFile file(path);
+      for (const model::StoredTensor& stored : model::parse_safetensors(file.bytes(), "source")) {
+        if (stored.name == tensor) offset = stored.file_offset;
+      }
+    }
+    EXPECT_GT(offset, 0u) << tensor;
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(offset));
+    file.write(reinterpret_cast<const char*>(values.data()),
+               static_cast<std::streamsize>(values.size() * sizeof(float)));
+    return copy.string();
+  }
+
+  const test::TempDir dir_;
+  const fs::path root_ = dir_.path();
 };
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 PolicyRow row(Role role, const LinearFormat& format) {
   return {.role = role, .name = "", .format = format, .reason = "test", .origin = "test"};
@@ -196,6 +216,46 @@ TEST_F(Quantize, AFailureOnTheWayLeavesNothing) {
   };
   EXPECT_THROW(quantize_checkpoint(wanted, fail), Error);
   EXPECT_THAT(entries(), UnorderedElementsAre());
+}
+
+TEST_F(Quantize, WeightsThatAreNotFiniteAreRefusedUnlessAllowed) {
+  const std::string up = "model.layers.1.mlp.up_proj.weight";
+  QuantizeOptions wanted = options("llama_mha");
+  wanted.source = poisoned(up, {kNaN, kInfinity, -kInfinity, kInfinity});
+  const ErrorParts refused = error_of(wanted);
+  EXPECT_THAT(refused.where, HasSubstr(up));
+  EXPECT_THAT(refused.value, HasSubstr("1 NaN and 3 infinite"));
+  EXPECT_THAT(refused.fix, HasSubstr("--allow-nonfinite"));
+  EXPECT_THAT(entries(), UnorderedElementsAre("source"));
+
+  wanted.allow_nonfinite = true;
+  const QuantizeReport report = quantize_checkpoint(wanted);
+  ASSERT_EQ(report.broken.size(), 1u);
+  EXPECT_EQ(report.broken[0].name, up);
+  EXPECT_EQ(report.broken[0].nan, 1);
+  EXPECT_EQ(report.broken[0].inf, 3);
+  EXPECT_TRUE(report.broken[0].quantized);
+  const model::Checkpoint after(wanted.out);
+  const auto* codes = after.find(up)->as<uint8_t>();
+  EXPECT_EQ(codes[0] & 0x7F, 0x7F);  // NaN
+  EXPECT_EQ(codes[1], 0x7E);         // 448
+  EXPECT_EQ(codes[2], 0xFE);
+}
+
+TEST_F(Quantize, HighPrecisionTensorsThatAreNotFiniteAreCopiedAndReported) {
+  QuantizeOptions wanted = options("llama_mha");
+  for (const std::string name : {"model.embed_tokens.weight", "model.norm.weight"}) {
+    wanted.source = poisoned(name, {kNaN, kInfinity});
+  }
+  const QuantizeReport report = quantize_checkpoint(wanted);
+  ASSERT_EQ(report.broken.size(), 2u);
+  for (const BrokenTensor& tensor : report.broken) {
+    EXPECT_EQ(tensor.nan, 1) << tensor.name;
+    EXPECT_EQ(tensor.inf, 1) << tensor.name;
+    EXPECT_FALSE(tensor.quantized) << tensor.name;
+  }
+  const model::Checkpoint after(wanted.out);
+  EXPECT_TRUE(std::isnan(model::to_float(*after.find("model.norm.weight"))[0]));
 }
 
 TEST_F(Quantize, ReportsWhatItDid) {
