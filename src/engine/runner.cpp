@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "engine/capacity.h"
+#include "engine/not_finite.h"
 
 namespace octet::engine {
 namespace {
@@ -157,10 +158,9 @@ StepOutput Runner::wait() {
                        .logprob = results.logprobs.as<float>()[row],
                        .rank = results.ranks.as<int32_t>()[row]};
     if (!std::isfinite(token.logprob)) {
-      throw Fault(
-          fmt::format("the model gives NaN or infinite logits in step {}, slice {} (token {} has "
-                      "log-probability {}): octet inspect MODEL finds where a weight is broken",
-                      slot.step, i, token.token, token.logprob));
+      throw not_finite("the model computes NaN or infinite logits",
+                       fmt::format("step {}, slice {}, op sample", slot.step, i),
+                       fmt::format("token {} with log-probability {}", token.token, token.logprob));
     }
     for (int64_t k = 0; k < slot.logprobs[i]; ++k) {
       const auto at = static_cast<size_t>(row * slot.top + k);

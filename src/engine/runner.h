@@ -56,8 +56,8 @@ class Runner {
 
   // Enqueues a step. Steps are waited for in the order of their launch.
   void launch(const sched::StepPlan& plan, SamplingOf sampling);
-  // Waits for the oldest step in flight, and for no other. Fault if the device failed or a logit
-  // row was all NaN.
+  // Waits for the oldest step in flight, and for no other. Fault if the device failed, Error if the
+  // model's logits are NaN or infinite.
   StepOutput wait();
 
  private:

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "engine/not_finite.h"
 #include "model/binder.h"
 
 namespace octet::offline {
@@ -140,10 +141,10 @@ void require_finite(std::span<const float> logits, std::string_view who, std::st
                     int64_t position) {
   const auto broken = std::ranges::find_if(logits, [](float x) { return !std::isfinite(x); });
   if (broken == logits.end()) return;
-  throw Fault(fmt::format(
-      "the {} gives {} at token {} of {} (logit {}): octet inspect MODEL finds where a "
-      "weight is broken",
-      who, std::isnan(*broken) ? "NaN" : "an infinity", position, piece, broken - logits.begin()));
+  throw engine::not_finite(
+      fmt::format("the {} computes {}", who, std::isnan(*broken) ? "NaN" : "an infinity"),
+      fmt::format("token {} of {}", position, piece),
+      fmt::format("logit {} is {}", broken - logits.begin(), *broken));
 }
 
 RowSummary summarize(std::span<const float> logits) {

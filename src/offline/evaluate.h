@@ -27,7 +27,7 @@ using Advance = std::function<void(int64_t tokens)>;
 // A session for pieces of at most `max_tokens`, with chunks whose logits fit into a few dozen MB.
 engine::SessionOptions session_options(const Subject& subject, int64_t max_tokens);
 
-// Throws Fault unless all are finite: `who` ("model") gave them after token `position` of `piece`
+// Throws Error unless all are finite: `who` ("model") gave them after token `position` of `piece`
 // ("piece 0 of the text"). Nothing that is computed from a NaN means anything.
 void require_finite(std::span<const float> logits, std::string_view who, std::string_view piece,
                     int64_t position);

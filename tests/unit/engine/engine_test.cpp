@@ -12,6 +12,7 @@
 namespace octet::engine {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 constexpr auto kCancelled = sched::Finish::cancelled;
 
@@ -346,6 +347,17 @@ TEST(Engine, AFaultEndsEveryStreamAndTheEngine) {
   EXPECT_THAT(late.unavailable, HasSubstr("caught fire"));
   engine.cancel(1);  // and neither hangs
   engine.finish_at(1, 1);
+}
+
+// It ends the engine, too, but is an error of the user's.
+TEST(Engine, AModelThatComputesNaNIsAnError) {
+  Rig rig;
+  rig.backend.poison();
+  Engine engine(*rig.model, rig.backend, {});
+  Collector collector;
+  ASSERT_TRUE(engine.submit(greedy(prompt_of(4), 2), collector.sink()).accepted());
+  EXPECT_THAT(drain(collector).last.fault,
+              AllOf(HasSubstr("NaN"), HasSubstr("step 1, slice 0"), HasSubstr("--scan")));
 }
 
 // Sinks that take long hold the engine up, and break nothing.

@@ -1,9 +1,11 @@
 // A tiny model, and a backend that can be held, slowed down and broken, for tests of the engine.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -24,6 +26,8 @@ class RiggedBackend final : public golden::ForwardingBackend {
 
   // The n-th linear from now on throws Fault.
   void break_after(int linears) { until_fault_ = linears; }
+  // All logits are NaN from now on.
+  void poison() { poisoned_ = true; }
   // Steps wait at the gate, after so many more that pass.
   void hold(int passing = 0) {
     const std::scoped_lock lock(mutex_);
@@ -66,9 +70,16 @@ class RiggedBackend final : public golden::ForwardingBackend {
     if (until_fault_ > 0 && --until_fault_ == 0) throw Fault("the device caught fire");
     ForwardingBackend::linear_group(x, ws, outs);
   }
+  void head_linear(const Tensor& x, const ops::Linear& w, const Tensor& out) override {
+    ForwardingBackend::head_linear(x, w, out);
+    if (poisoned_) {
+      std::fill_n(out.as<float>(), out.count(), std::numeric_limits<float>::quiet_NaN());
+    }
+  }
 
  private:
   std::atomic<int> until_fault_{0};
+  std::atomic<bool> poisoned_{false};
   std::mutex mutex_;
   std::condition_variable changed_;
   bool open_ = true;
