@@ -2,10 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
 
+#include "model/finite_weights.h"
 #include "model/quant_schema.h"
 #include "model/unused_tensors.h"
 #include "numerics/half.h"
@@ -50,9 +51,28 @@ std::vector<float> to_float(const Tensor& tensor) {
   return out;
 }
 
+Tensor WeightMemory::take(ops::Backend& backend, DType type, Shape shape, const std::string& what) {
+  // A GPU gives memory in pages of 2 MiB; a CPU's pages are as good as free of waste.
+  const bool on_cpu = backend.info().device.kind == DeviceKind::cpu;
+  const size_t page = on_cpu ? 1 : size_t{2} << 20;
+  const size_t block_bytes = on_cpu ? size_t{1} << 20 : size_t{64} << 20;
+  const size_t bytes = static_cast<size_t>(shape.count()) * size_of(type);
+  if (bytes > block_bytes / 4) {
+    buffers_.push_back(backend.alloc((bytes + page - 1) / page * page, what));
+    return buffers_.back().tensor(type, shape);
+  }
+  if (!block_ || used_ + bytes > block_bytes) {
+    buffers_.push_back(backend.alloc(block_bytes, "small weights and scales"));
+    block_ = buffers_.size() - 1;
+    used_ = 0;
+  }
+  const size_t offset = std::exchange(used_, aligned(used_ + bytes));
+  return buffers_[*block_].tensor(type, shape, offset);
+}
+
 int64_t WeightMemory::bytes() const {
   int64_t total = 0;
-  for (const Buffer& buffer : buffers) total += static_cast<int64_t>(buffer.bytes());
+  for (const Buffer& buffer : buffers_) total += static_cast<int64_t>(buffer.bytes());
   return total;
 }
 
@@ -78,9 +98,8 @@ Binder::Binder(const ModelConfig& config, std::shared_ptr<const WeightSource> so
       backend_(backend),
       options_(options),
       policy_(effective_policy(config, options)),
-      activation_(options.compute == Compute::fp32 ? DType::f32 : DType::bf16) {
-  memory_.source = source_;
-}
+      activation_(options.compute == Compute::fp32 ? DType::f32 : DType::bf16),
+      memory_(source_) {}
 
 const Tensor* Binder::find(const std::string& name, const Shape& shape) const {
   const Tensor* found = source_->find(name, shape);
@@ -111,30 +130,9 @@ const Tensor& Binder::require(const std::string& name, const Shape& shape) const
                .fix = "check that config.json belongs to this checkpoint"});
 }
 
-// A GPU gives memory in pages of 2 MiB, so there small tensors share slabs. On a CPU every tensor
-// has memory of its own, where sanitizers see what lies beyond.
-Tensor Binder::own(DType type, Shape shape, const std::string& what) {
-  constexpr size_t kPage = size_t{2} << 20, kSlab = 32 * kPage, kAlignment = 256;
-  const auto rounded = [](size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; };
-  const size_t bytes = static_cast<size_t>(shape.count()) * size_of(type);
-  const bool on_cpu = backend_.info().device.kind == DeviceKind::cpu;
-  if (on_cpu || bytes >= kSlab / 4) {
-    memory_.buffers.push_back(backend_.alloc(on_cpu ? bytes : rounded(bytes, kPage), what));
-    return memory_.buffers.back().tensor(type, shape);
-  }
-  if (slab_.bytes() - slab_used_ < bytes) {
-    if (slab_.data()) memory_.buffers.push_back(std::move(slab_));
-    slab_ = backend_.alloc(kSlab, "weights");
-    slab_used_ = 0;
-  }
-  const Tensor tensor = slab_.tensor(type, shape, slab_used_);
-  slab_used_ = std::min(rounded(slab_used_ + bytes, kAlignment), slab_.bytes());
-  return tensor;
-}
-
 // For host memory that goes when the caller returns.
 Tensor Binder::copy_to_device(const Tensor& host, const std::string& what) {
-  Tensor device = own(host.type, host.shape, what);
+  Tensor device = memory_.take(backend_, host.type, host.shape, what);
   backend_.copy(host, device);
   backend_.sync();
   return device;
@@ -143,7 +141,7 @@ Tensor Binder::copy_to_device(const Tensor& host, const std::string& what) {
 // On a CPU the mapped file is the weight; elsewhere it is copied over once.
 Tensor Binder::to_device(const Tensor& host) {
   if (backend_.info().device == host.device) return host;
-  Tensor device = own(host.type, host.shape, "weights");
+  Tensor device = memory_.take(backend_, host.type, host.shape, "weights");
   backend_.copy(host, device);
   return device;
 }
@@ -296,6 +294,8 @@ QuantizedWeight quantize_weight(const Tensor& stored, const QuantFormat& format)
 
 void Binder::quantize_online(ops::Linear& linear, const Tensor& stored, const QuantFormat& format) {
   QuantizedWeight weight = quantize_weight(stored, format);
+  require_finite(weight.stats, linear.name + ".weight", *source_,
+                 "mend the checkpoint: `octet inspect MODEL --scan` lists all such tensors");
   const ScaleShape cells = scale_shape(format.grid, linear.out, linear.in);
   const Tensor codes(weight.codes.data(), dtype_of(format.fp8), {linear.out, linear.in});
   const Tensor scales(weight.scales.data(), DType::f32, {cells.rows, cells.cols});

@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,10 +15,22 @@
 namespace octet::model {
 
 // Owns what the weights of a model point into.
-struct WeightMemory {
-  std::shared_ptr<const WeightSource> source;  // keeps the maps alive
-  std::vector<Buffer> buffers;
-  int64_t bytes() const;
+class WeightMemory {
+ public:
+  explicit WeightMemory(std::shared_ptr<const WeightSource> source) : source_(std::move(source)) {}
+
+  // Memory for one tensor. Small ones share blocks: a large model has 50,000 scales and norms, and
+  // an allocation of its own costs each a page and one of the maps that a process may have.
+  Tensor take(ops::Backend& backend, DType type, Shape shape, const std::string& what);
+
+  int64_t bytes() const;  // of all allocations
+  size_t allocations() const { return buffers_.size(); }
+
+ private:
+  std::shared_ptr<const WeightSource> source_;  // keeps the maps alive
+  std::vector<Buffer> buffers_;
+  std::optional<size_t> block_;  // the buffer that small tensors are taken from
+  size_t used_ = 0;              // of it
 };
 
 // A scale below is subnormal and has lost precision; 448 times one above is infinite.
@@ -54,10 +67,7 @@ class Binder {
   const Policy& policy() const { return policy_; }
   // To call when all is bound: what a user should know. Throws Error (model/unused_tensors.h).
   void report(std::vector<std::string>& notices) const;
-  WeightMemory take_memory() {
-    if (slab_.data()) memory_.buffers.push_back(std::move(slab_));
-    return std::move(memory_);
-  }
+  WeightMemory take_memory() { return std::move(memory_); }
 
  private:
   const Tensor* find(const std::string& name, const Shape& shape) const;
@@ -67,7 +77,6 @@ class Binder {
   const Tensor& require(const std::string& name, const Shape& shape) const;
   Tensor to_device(const Tensor& host);
   Tensor copy_to_device(const Tensor& host, const std::string& what);
-  Tensor own(DType type, Shape shape, const std::string& what);
   Tensor stored_scales(const std::string& module, const QuantFormat& format, int64_t out,
                        int64_t in);
   void bind_stored_fp8(ops::Linear& linear, const Tensor& codes);
@@ -80,8 +89,6 @@ class Binder {
   Policy policy_;
   DType activation_;
   WeightMemory memory_;
-  Buffer slab_;  // of small tensors, on a device with pages; goes to memory_ when it is full
-  size_t slab_used_ = 0;
   mutable std::set<std::string, std::less<>> used_;
   int64_t extreme_scales_ = 0;
   std::string first_extreme_;

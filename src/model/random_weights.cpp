@@ -31,11 +31,6 @@ constexpr float kCodeDeviation = 112.0f;
 constexpr float kCut = 4.0f;
 
 constexpr size_t kSlabBytes = size_t{256} << 20;
-constexpr size_t kAlignment = 256;
-
-size_t aligned(size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
 
 // Normal deviates by Box and Muller, with our own log and sine: the same bits on every machine.
 std::vector<float> normal_values(uint64_t seed) {
@@ -174,9 +169,9 @@ std::byte* RandomWeights::shared_memory(const Kind& kind, uint64_t stream, size_
     fill(kind, hash_of_name("shared"),
          {static_cast<std::byte*>(slab.buffer.data()), slab.buffer.bytes()});
   }
-  const size_t places = (slab.buffer.bytes() - bytes) / kAlignment + 1;
+  const size_t places = (slab.buffer.bytes() - bytes) / kTensorAlignment + 1;
   const Philox4 bits = philox(options_.seed, stream, 0);
-  return static_cast<std::byte*>(slab.buffer.data()) + below(places, bits, 0) * kAlignment;
+  return static_cast<std::byte*>(slab.buffer.data()) + below(places, bits, 0) * kTensorAlignment;
 }
 
 const Tensor* RandomWeights::find(std::string_view name, const Shape& expected) const {

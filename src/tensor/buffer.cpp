@@ -13,12 +13,6 @@
 namespace octet {
 namespace {
 
-constexpr size_t kAlignment = 256;  // a GPU's wish for tensor addresses, and 4 cache lines here
-
-size_t aligned(size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
 void unmap(void* data, size_t bytes, Device) {
   munmap(data, bytes);
 }
@@ -76,8 +70,9 @@ Buffer host_buffer(size_t bytes) {
 Tensor Arena::take(DType type, Shape shape) {
   const size_t bytes = aligned(static_cast<size_t>(shape.count()) * size_of(type));
   if (measuring_) {
-    // A real-looking address that no one may touch: kAlignment keeps it distinct from "absent".
-    Tensor tensor(reinterpret_cast<void*>(kAlignment + used_), type, shape);
+    // A real-looking address that no one may touch: kTensorAlignment keeps it distinct from
+    // "absent".
+    Tensor tensor(reinterpret_cast<void*>(kTensorAlignment + used_), type, shape);
     used_ += bytes;
     peak_ = std::max(peak_, used_);
     return tensor;

@@ -8,6 +8,13 @@
 
 namespace octet {
 
+// Tensors that share an allocation begin at multiples of this: a GPU's wish, and four cache lines.
+inline constexpr size_t kTensorAlignment = 256;
+
+constexpr size_t aligned(size_t bytes) {
+  return (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+}
+
 // Owns one allocation on one device. Move-only.
 class Buffer {
  public:
@@ -55,7 +62,7 @@ class Arena {
   Arena() = default;  // measuring
   explicit Arena(Buffer buffer) : buffer_(std::move(buffer)), measuring_(false) {}
 
-  // A contiguous tensor, aligned to 256 bytes. Fault when the arena is full: it was sized by
+  // A contiguous tensor, aligned to kTensorAlignment. Fault when the arena is full: it was sized by
   // arithmetic, so that is a bug.
   Tensor take(DType type, Shape shape);
   // Codes and scales for a [rows, cols] matrix in `format`.

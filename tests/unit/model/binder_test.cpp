@@ -1,5 +1,7 @@
 // What the loader says of checkpoints that are wrong. Each case takes a good tiny checkpoint,
 // damages one thing, and wants the tensor, its file, what was expected and what was found.
+#include "model/binder.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +9,7 @@
 #include "model/model.h"
 #include "model/quant_schema.h"
 #include "model/random_weights.h"
+#include "numerics/half.h"
 #include "unit/model/host_backend.h"
 #include "unit/model/support.h"
 
@@ -323,6 +326,47 @@ TEST(Binder, GoldenCasesBind) {
     const std::string path = entry.path().string();
     EXPECT_NO_THROW(load_model(read_config(path), std::make_shared<Checkpoint>(path), backend, {}));
   }
+}
+
+TEST(WeightMemory, SmallTensorsShareBlocksAndLargeOnesDoNot) {
+  HostBackend backend;
+  WeightMemory memory(nullptr);
+  std::vector<Tensor> tensors;
+  int64_t bytes = 0;
+  for (int i = 0; i < 5000; ++i) {
+    tensors.push_back(memory.take(backend, DType::f32, {1 + i * 7 % 500}, "scales"));
+    bytes += tensors.back().bytes();
+    std::fill_n(tensors.back().as<float>(), tensors.back().count(), static_cast<float>(i));
+  }
+  EXPECT_LT(memory.allocations(), static_cast<size_t>(bytes >> 20) + 3);
+  EXPECT_LT(memory.bytes(), bytes * 3 / 2);
+  for (int i = 0; i < 5000; ++i) {
+    const Tensor& tensor = tensors[static_cast<size_t>(i)];
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data) % kTensorAlignment, 0u);
+    ASSERT_EQ(std::count(tensor.as<float>(), tensor.as<float>() + tensor.count(), i),
+              tensor.count());
+  }
+  const size_t before = memory.allocations();
+  memory.take(backend, DType::u8, {1 << 20}, "weights");
+  EXPECT_EQ(memory.allocations(), before + 1);
+  // The block that was open stays so.
+  memory.take(backend, DType::u8, {1}, "scales");
+  EXPECT_EQ(memory.allocations(), before + 1);
+}
+
+TEST(Binder, RefusesToQuantizeWhatIsNotFinite) {
+  const TempDir dir;
+  Tiny tiny(kLlama);
+  bf16* weight = tiny.tensors.at(std::string(kQ) + ".weight").as<bf16>();
+  weight[3] = to_bf16(std::numeric_limits<float>::infinity());
+  weight[5] = to_bf16(std::numeric_limits<float>::quiet_NaN());
+  tiny.write(dir);
+  HostBackend backend;
+  EXPECT_EQ(error_of([&] { load(dir, backend); }), "no error");
+  const LoadOptions fp8{.compute = Compute::fp8, .online = scheme_named("fp8_channel").format};
+  EXPECT_THAT(error_of([&] { load(dir, backend, fp8); }),
+              AllOf(HasSubstr("not finite"), HasSubstr(kQ), HasSubstr("model.safetensors"),
+                    HasSubstr("1 NaN and 1 infinite ones"), HasSubstr("inspect")));
 }
 
 }  // namespace
