@@ -153,7 +153,7 @@ class Generation {
   };
   engine::GenRequest request(size_t index) const;
   void accept(engine::Engine& engine, size_t index, const engine::TokenEvent& event);
-  void show(Completion& completion, const std::string& text);
+  void show(Completion& completion, const std::string& text) const;
 
   const GenerateOptions& o_;
   const OpenModel& open_;
@@ -177,13 +177,13 @@ engine::GenRequest Generation::request(size_t index) const {
   return request;
 }
 
-void Generation::show(Completion& completion, const std::string& text) {
+void Generation::show(Completion& completion, const std::string& text) const {
   completion.text += text;
   if (streams_ && !text.empty()) print(text);
 }
 
 void Generation::accept(engine::Engine& engine, size_t index, const engine::TokenEvent& event) {
-  if (!event.fault.empty()) throw Fault(event.fault);
+  if (!event.fault.empty()) engine.rethrow_fault();
   Completion& completion = completions_[index];
   for (const engine::SampledToken& token : event.tokens) {
     if (completion.stopped) break;
@@ -215,7 +215,7 @@ void Generation::run(engine::Engine& engine) {
     const auto sink = [this, i](engine::TokenEvent event) { events_.push({i, std::move(event)}); };
     const engine::Submitted submitted = engine.submit(request(i), sink);
     invariant(!submitted.overloaded, "the engine's queue was made for all prompts");
-    if (!submitted.unavailable.empty()) throw Fault(submitted.unavailable);
+    if (!submitted.unavailable.empty()) engine.rethrow_fault();
     if (!submitted.accepted()) {
       throw Error({.what = submitted.admission.message(),
                    .where = fmt::format("prompt '{}'", prompts_[i].name)});

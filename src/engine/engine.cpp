@@ -134,6 +134,11 @@ EngineStats Engine::stats() const {
   return stats;
 }
 
+void Engine::rethrow_fault() const {
+  const std::scoped_lock lock(stats_mutex_);
+  if (fault_cause_) std::rethrow_exception(fault_cause_);
+}
+
 void Engine::publish() {
   const std::scoped_lock lock(stats_mutex_);
   published_ = scheduler_->stats();
@@ -156,6 +161,7 @@ void Engine::loop() {
     if (last.fault.empty()) last.fault = "unknown";
     const std::scoped_lock lock(stats_mutex_);
     fault_ = last.fault;
+    fault_cause_ = std::current_exception();
   }
   end_all(last);
 }

@@ -107,6 +107,9 @@ class Engine {
     const std::scoped_lock lock(stats_mutex_);
     return pending_;
   }
+  // Throws what ended the engine, if anything did: for callers that can tell an Error of the model
+  // from a Fault of ours.
+  void rethrow_fault() const;
   const Ledger& ledger() const { return ledger_; }
   int64_t max_model_len() const { return scheduler_config_.max_model_len; }
   int32_t max_logprobs() const { return options_.max_logprobs; }
@@ -153,6 +156,7 @@ class Engine {
   int32_t pending_ = 0;             // submitted and not finished
   sched::Stats published_;
   std::string fault_;
+  std::exception_ptr fault_cause_;
   std::chrono::steady_clock::time_point last_step_;
   std::thread thread_;  // last: it uses all the others
 };

@@ -128,6 +128,16 @@ class BadInput(unittest.TestCase):
             index.write_text(index.read_text().replace(f'"{name}"', f'"{name}_gone"'))
         self.refused(model, "no scale", name.removesuffix("_scale"))
 
+    def test_nan_in_weights_is_the_models_fault(self):
+        model = self.copy(harness.MODEL)
+        put(*self.shard_with(model, "model.norm.weight"), NAN)
+        self.refused(model, "NaN", "step 1", "inspect MODEL --scan")
+        code, _, log = harness.run("eval", "perplexity", model, "--max-tokens", 64, "--text",
+                                   os.path.join(harness.MODEL, "eval_code.txt"))
+        self.assertEqual(code, 2, log)
+        self.assertIn("inspect MODEL --scan", log)
+        self.assertNotIn("internal error", log)
+
     def test_quantize_says_what_is_not_finite(self):
         model = self.copy(harness.MODEL)
         put(*self.shard_with(model, "embed_tokens.weight"), NAN + INFINITY)
@@ -141,6 +151,8 @@ class BadInput(unittest.TestCase):
         self.assertEqual(code, 2, log)
         for text in ("o_proj.weight", "0 NaN and 1 infinite", "--allow-nonfinite"):
             self.assertIn(text, log)
+        self.refused(model, "o_proj.weight", "0 NaN and 1 infinite",
+                     args=("--scheme", "fp8_channel"))
         code, _, log = harness.run("quantize", model, "--out", out, "--overwrite",
                                    "--allow-nonfinite")
         self.assertEqual(code, 0, log)

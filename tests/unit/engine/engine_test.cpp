@@ -347,6 +347,7 @@ TEST(Engine, AFaultEndsEveryStreamAndTheEngine) {
   EXPECT_THAT(late.unavailable, HasSubstr("caught fire"));
   engine.cancel(1);  // and neither hangs
   engine.finish_at(1, 1);
+  EXPECT_THROW(engine.rethrow_fault(), Fault);
 }
 
 // It ends the engine, too, but is an error of the user's.
@@ -354,10 +355,12 @@ TEST(Engine, AModelThatComputesNaNIsAnError) {
   Rig rig;
   rig.backend.poison();
   Engine engine(*rig.model, rig.backend, {});
+  engine.rethrow_fault();  // nothing yet
   Collector collector;
   ASSERT_TRUE(engine.submit(greedy(prompt_of(4), 2), collector.sink()).accepted());
   EXPECT_THAT(drain(collector).last.fault,
               AllOf(HasSubstr("NaN"), HasSubstr("step 1, slice 0"), HasSubstr("--scan")));
+  EXPECT_THROW(engine.rethrow_fault(), Error);
 }
 
 // Sinks that take long hold the engine up, and break nothing.
