@@ -34,7 +34,7 @@ OptionTable table_of(ServeOptions& o) {
             {.least = 0, .most = 65535});
   table.add("--port-file", &o.port_file,
             "a file that receives the port number once connections are accepted",
-            {.metavar = "FILE"});
+            {.metavar = "FILE", .written = true});
   table.add("--served-model-name", &o.server.served_name,
             "name of the model in the API; its directory's name if not given");
   table.add("--api-key", &o.server.api_key, "key that clients must send to reach /v1");
