@@ -15,9 +15,9 @@ ThinKernel kernel_for(int columns) {
 }  // namespace
 
 ThinKernel thin_variant(int warps, int columns) {
-  return warps == 4    ? kernel_for<4>(columns)
-         : warps == 16 ? kernel_for<16>(columns)
-                       : thin_kernel_e4m3(false, columns);
+  return warps == 4   ? kernel_for<4>(columns)
+         : warps == 8 ? kernel_for<8>(columns)
+                      : kernel_for<16>(columns);
 }
 
 }  // namespace octet::cuda

@@ -28,8 +28,8 @@ namespace octet::ops {
 struct BackendInfo {
   std::string name;  // "cpu avx512_bf16, 2 threads"
   Device device;
-  int launch_depth = 1;  // steps in flight that keep this device busy: 1 on a CPU, 2 on a GPU
-  bool graphs = false;   // run_step replays, so that it pays to give steps one of a few shapes
+  int launch_depth = 1;      // steps in flight that keep this device busy: 1 on a CPU, 2 on a GPU
+  bool graphs = false;       // run_step replays, so that it pays to give steps one of a few shapes
   int64_t memory_bytes = 0;  // of the device, free at construction
   // Only of devices with memory of their own; else 0.
   int64_t total_bytes = 0;      // of the device

@@ -55,7 +55,7 @@ CudaBackend::CudaBackend(const CudaOptions& options) : options_(options) {
   context_.workspace = {workspace_.data(), workspace_.bytes()};
   fault_ = alloc_host(sizeof(DeviceFault), "fault flag");
   context_.fault = static_cast<DeviceFault*>(fault_.data());
-  *context_.fault = DeviceFault::none;
+  *context_.fault = {};
   gemm_ = std::make_unique<GemmLibrary>(stream_.stream);
   context_.gemm = gemm_.get();
   size_t free = 0, total = 0;
@@ -126,10 +126,18 @@ void CudaBackend::fill(const Tensor& tensor, uint8_t byte) {
 }
 
 void CudaBackend::throw_if_faulted() {
-  const DeviceFault fault = *static_cast<volatile DeviceFault*>(context_.fault);
-  if (fault == DeviceFault::none) return;
-  *context_.fault = DeviceFault::none;
-  throw Fault("embed: a token id lies outside the vocabulary");
+  const DeviceFault fault = *context_.fault;
+  *context_.fault = {};
+  switch (fault.kind) {
+    case FaultKind::none:
+      return;
+    case FaultKind::token_outside_vocabulary:
+      throw Fault(fmt::format("embed: token {} lies outside the vocabulary", fault.value));
+    case FaultKind::row_outside_matrix:
+      throw Fault(fmt::format("gather_rows: there is no row {}", fault.value));
+    case FaultKind::position_without_block:
+      throw Fault(fmt::format("kv_write: position {} has no block in the table", fault.value));
+  }
 }
 
 void CudaBackend::sync() {

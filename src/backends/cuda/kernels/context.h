@@ -29,11 +29,15 @@ struct Workspace {
 };
 
 // Why a kernel gave up; written by the device, read by the host after a sync.
-enum class DeviceFault : int32_t {
+enum class FaultKind : int32_t {
   none = 0,
-  token_outside_vocabulary = 1,
-  row_outside_matrix = 2,      // gather_rows
-  position_without_block = 3,  // the block table has no block for a position that is written
+  token_outside_vocabulary,
+  row_outside_matrix,
+  position_without_block,
+};
+struct DeviceFault {
+  FaultKind kind = FaultKind::none;
+  int32_t value = 0;  // the id, the row or the position
 };
 
 class GemmLibrary;  // cuBLASLt's handle and plans: kernels/gemm_library.h

@@ -25,7 +25,7 @@ __device__ __forceinline__ int own_col() {
 template <typename From, typename To>
 __global__ void copy_indexed_kernel(Matrix<const From> from, int64_t limit, const int32_t* indices,
                                     Matrix<To> out, int cols, bool aligned, DeviceFault* fault,
-                                    DeviceFault kind) {
+                                    FaultKind kind) {
   allow_next();
   wait_for_previous();
   const int64_t row = blockIdx.x, index = indices[row];
@@ -42,13 +42,13 @@ __global__ void copy_indexed_kernel(Matrix<const From> from, int64_t limit, cons
       }
     }
   } else if (col == 0) {
-    *fault = kind;
+    *fault = {kind, static_cast<int32_t>(index)};
   }
   store_part(out.row(row), col, cols, aligned, part);
 }
 
 void copy_indexed(const KernelContext& context, const char* op, const Tensor& from,
-                  const Tensor& indices, const Tensor& out, DeviceFault kind) {
+                  const Tensor& indices, const Tensor& out, FaultKind kind) {
   const int64_t rows = indices.count(), cols = from.cols();
   const bool same = from.type == out.type && size_of(from.type) <= 4;
   if (indices.type != DType::i32 || !indices.contiguous() || out.rows() != rows ||
@@ -169,12 +169,12 @@ __global__ void __cluster_dims__(1, Cluster, 1) __launch_bounds__(512)
 
 void embed(const KernelContext& context, const Tensor& table, const Tensor& tokens,
            const Tensor& out) {
-  copy_indexed(context, "embed", table, tokens, out, DeviceFault::token_outside_vocabulary);
+  copy_indexed(context, "embed", table, tokens, out, FaultKind::token_outside_vocabulary);
 }
 
 void gather_rows(const KernelContext& context, const Tensor& x, const Tensor& rows,
                  const Tensor& out) {
-  copy_indexed(context, "gather_rows", x, rows, out, DeviceFault::row_outside_matrix);
+  copy_indexed(context, "gather_rows", x, rows, out, FaultKind::row_outside_matrix);
 }
 
 void take_tokens(const KernelContext& context, const Tensor& sampled, const Tensor& source,

@@ -9,12 +9,11 @@
 namespace octet::cuda {
 namespace {
 
-constexpr int kMostSplit = 8;       // the largest cluster that every GPU of this kind can place
-constexpr int kMostStages = 6;      // 96 KiB on their way to each SM
-constexpr int kXBytes = 34 * 1024;  // of shared memory for x, beyond which k is split
-// Two blocks that take no more than this are on an SM together: the next kernel's ring fills while
-// this one still runs.
-constexpr int kHalfOfSm = 113 * 1024;
+constexpr int kMostSplit = 8;  // the largest cluster that every GPU of this kind can place
+// On their way to each SM: enough to keep memory busy. Measured on an H200, 48 KiB are too few and
+// 160 KiB no better.
+constexpr int kRingBytes = 96 * 1024;
+constexpr int kLeastRingBytes = 48 * 1024;
 
 template <typename T>
 T ceil_div(T a, T b) {
@@ -115,46 +114,46 @@ void set_input(Plan& plan, const ops::Activation& x, const ops::Linear& w) {
   if (w.when == InputScale::calibrated) a.fixed_scale = w.input_scale.as<const float>();
 }
 
-// Tiles and slices of the blocks, and where things lie in shared memory. Returns false if x does
-// not fit.
+// Tiles and slices of the blocks, and where things lie in shared memory. A block has all of k if x
+// leaves room for the ring: every split costs a join. Returns false if x does not fit.
 bool set_shape(Plan& plan, const DeviceCaps& caps, int plan_m, const ThinTuning& tuning) {
   ThinArgs& a = plan.args;
-  const int warps = tuning.warps;
-  a.split = 1;
-  // x too large for one block, or too few tiles for the SMs and yet two stages for each half.
-  const auto wants_more = [&] {
-    const int64_t x_bytes = int64_t{plan_m} * ceil_div(a.units, a.split) * plan.x_unit();
-    const bool idle = 10 * a.tiles * a.split <= 7 * caps.sms && a.units >= 4 * a.split * warps;
-    return a.split < kMostSplit && (x_bytes > kXBytes || idle);
+  const int warps = tuning.warps > 0 ? tuning.warps : thin_warps(columns_of(plan_m));
+  a.warps = warps;
+  const int x_pad = plan.form == ThinForm::e4m3_bf16 ? 16 : 64;  // rows g and g + 1: other banks
+  const int stage = kThinTile * (warps * kThinUnit + kThinRowPad);
+  const int stage_scales = a.w_blocked ? kThinTile * warps * 4 : 0;
+  const int barriers = 16;  // of a stage
+  const int each = stage + stage_scales + barriers;
+  int x_bytes = 0, x_scales = 0, sums = 0, alone = 0;
+  // What m rows of x and `split` slices leave of shared memory, in stages.
+  const auto lay_out = [&](int m, int split) {
+    a.split = split;
+    a.slice_units = ceil_div(a.units, split);
+    a.x_pitch = a.slice_units * plan.x_unit() + x_pad;
+    x_bytes = round_up(int64_t{m} * a.x_pitch, 128);
+    x_scales = round_up(int64_t{4} * m * (a.x_blocked ? a.slice_units : 1), 128);
+    sums = 2 * warps * m * kThinTile * 4;  // the kernel's quantizer uses them for its peaks
+    alone = (caps.shared_bytes_per_block - x_bytes - x_scales - sums - 128 - barriers) / each;
   };
-  while (wants_more()) a.split *= 2;
-  if (tuning.split > 0) a.split = tuning.split;
-  a.slice_units = ceil_div(a.units, a.split);
+  // Too few tiles for the SMs, and yet two stages for each half.
+  const auto idle = [&] {
+    return 10 * a.tiles * a.split <= 7 * caps.sms && a.units >= 4 * a.split * warps;
+  };
+  // The split is that of plan_m rows, so that it can be the same for all m.
+  for (int split = 1;; split *= 2) {
+    lay_out(plan_m, split);
+    const bool cramped = alone * each < kLeastRingBytes;
+    if (split == kMostSplit || !(cramped || idle())) break;
+  }
+  lay_out(a.m, tuning.split > 0 ? tuning.split : a.split);
+  a.stages = std::min(tuning.stages > 0 ? tuning.stages : std::max(2, kRingBytes / stage), alone);
+  if (a.stages < 2) return false;
 
   // The parts of an H200 that clusters must lie in have 16 or 18 SMs.
   const int usable = a.split >= 4 ? caps.sms / 16 * 16 : caps.sms;
   const int clusters = std::max(1, usable * std::max(1, tuning.blocks_per_sm) / a.split);
   a.tiles_each = ceil_div(a.tiles, clusters);
-
-  // Rows g and g + 1 of x lie in other banks, where a quarter of a warp reads both.
-  const int x_pad = plan.form == ThinForm::e4m3_bf16 ? 16 : 64;
-  a.x_pitch = a.slice_units * plan.x_unit() + x_pad;
-  const int x_bytes = round_up(int64_t{a.m} * a.x_pitch, 128);
-  const int x_scales = round_up(int64_t{4} * a.m * (a.x_blocked ? a.slice_units : 1), 128);
-  // The kernel's quantizer uses the sums for its peaks.
-  const int sums = 2 * warps * a.m * kThinTile * 4;
-  const int stage = kThinTile * (warps * kThinUnit + kThinRowPad);
-  const int stage_scales = a.w_blocked ? kThinTile * warps * 4 : 0;
-  const int barriers = 16;  // of a stage
-  const int fixed = x_bytes + x_scales + sums + 128 + barriers,
-            each = stage + stage_scales + barriers;
-  // A ring of a given number of bytes, whatever the number of warps.
-  const int most = kMostStages * kThinWarps / warps;
-  const int beside = (kHalfOfSm - fixed) / each,
-            alone = (caps.shared_bytes_per_block - fixed) / each;
-  a.stages = std::min(most, 3 * beside >= 2 * most ? beside : alone);
-  if (tuning.stages > 0) a.stages = std::min(tuning.stages, alone);
-  if (fixed >= caps.shared_bytes_per_block || a.stages < 2) return false;
 
   a.ring_scales_at = a.stages * stage;
   a.x_at = a.ring_scales_at + a.stages * stage_scales;
@@ -165,7 +164,7 @@ bool set_shape(Plan& plan, const DeviceCaps& caps, int plan_m, const ThinTuning&
   return true;
 }
 
-void launch_thin(const KernelContext& context, ThinKernel kernel, const ThinArgs& args, int warps) {
+void launch_thin(const KernelContext& context, ThinKernel kernel, const ThinArgs& args) {
   check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                              cudaFuncAttributeMaxDynamicSharedMemorySize, args.shared),
         "cudaFuncSetAttribute");
@@ -177,7 +176,7 @@ void launch_thin(const KernelContext& context, ThinKernel kernel, const ThinArgs
   attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(ceil_div(args.tiles, args.tiles_each) * args.split));
-  config.blockDim = dim3(static_cast<unsigned>((warps + 1) * kWarp));
+  config.blockDim = dim3(static_cast<unsigned>((args.warps + 1) * kWarp));
   config.dynamicSmemBytes = static_cast<size_t>(args.shared);
   config.stream = context.stream;
   config.attrs = attributes;
@@ -292,14 +291,15 @@ void linear_thin(const KernelContext& context, const ops::Activation& x,
   if (a.split > 1) {
     a.partial = context.workspace.take<float>(offset, int64_t{a.split} * a.m * a.tiles * kThinTile);
   }
-  const int columns = columns_of(a.m);
+  // Under `deterministic` all m also have the warps of the most rows.
+  const int columns = columns_of(context.deterministic ? plan_m : a.m);
   ThinKernel kernel = tuning.kernel;
   if (!kernel) {
     kernel = plan.form == ThinForm::bf16   ? thin_kernel_bf16(columns)
              : plan.form == ThinForm::e4m3 ? thin_kernel_e4m3(plan.blocked(), columns)
                                            : thin_kernel_e4m3_bf16(plan.blocked(), columns);
   }
-  launch_thin(context, kernel, a, tuning.warps);
+  launch_thin(context, kernel, a);
 }
 
 std::span<const LinearRow> thin_rows() {

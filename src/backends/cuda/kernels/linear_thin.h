@@ -5,10 +5,10 @@
 // (mma.m16n8k16: 16 outputs, 8 rows of x, so one row costs what eight do):
 //
 //        k ->   0     128 B  ...                       stage: one unit of each warp, 16 rows of W
-//   w  16 rows | warp 0 | warp 1 | ... | warp 7 | warp 0 | warp 1 | ...      unit: 128 bytes of k
+//   w  16 rows | warp 0 | warp 1 | ... | warp 15 | warp 0 | warp 1 | ...      unit: 128 bytes of k
 //      16 rows | ...
 //
-// A ninth warp lets the copy engine bring the stages into a ring in shared memory, and begins with
+// One more warp lets the copy engine bring the stages into a ring in shared memory, and begins with
 // it before the kernel before has ended (launch.cuh): the ring is full when x comes. A block has a
 // slice of the inputs; where x would take too much shared memory, a cluster of blocks shares its
 // tiles, each with its own slice, and sums in the order of the slices in the end.
@@ -28,9 +28,15 @@ inline constexpr int kThinMostRows = 32;      // of x
 inline constexpr int kThinMostMatrices = 4;   // weights of one launch
 inline constexpr int kThinTile = 16;          // outputs
 inline constexpr int kThinUnit = 128;         // bytes of a row of W that a warp takes from a stage
-inline constexpr int kThinWarps = 8;          // that multiply
 inline constexpr int kThinRowPad = 64;        // bytes: rows g and g + 1 of a stage use other banks
 inline constexpr int kThinQuantizedRows = 4;  // at most, that the kernel quantizes by itself
+
+// Warps that multiply, for `columns` eights of rows. Sixteen keep up with memory, at two
+// instructions a byte of codes (8 of them took 1.4 times as long at m = 1); 32 rows need too many
+// registers.
+constexpr int thin_warps(int columns) {
+  return columns <= 2 ? 16 : 8;
+}
 
 // What W and x are in memory.
 enum class ThinForm : uint8_t {
@@ -51,12 +57,12 @@ struct ThinMatrix {
 // A kernel's only parameter. Sizes are in bytes unless they say otherwise.
 struct ThinArgs {
   ThinMatrix matrix[kThinMostMatrices];
-  int matrices, tiles;                // tiles of all matrices
-  int split, tiles_each;              // blocks of a cluster; tiles of a cluster, at most
-  int units, slice_units;             // of a row of W; of the slice of a block, at most
-  int k_bytes;                        // of a row of W
-  int m, k;                           // rows of x, elements of a row
-  uint32_t w_cell_rows;               // outputs that share a scale
+  int matrices, tiles;           // tiles of all matrices
+  int warps, split, tiles_each;  // that multiply; blocks of a cluster; tiles of a cluster, at most
+  int units, slice_units;        // of a row of W; of the slice of a block, at most
+  int k_bytes;                   // of a row of W
+  int m, k;                      // rows of x, elements of a row
+  uint32_t w_cell_rows;          // outputs that share a scale
   int64_t w_scale_row, w_scale_unit;  // floats from scale to scale, down and along k
   bool w_blocked, x_blocked;          // a scale for each 128 of k
   bool bias_bf16, bias_f16, out_bf16;
@@ -84,7 +90,7 @@ ThinKernel thin_kernel_bf16(int columns);
 
 // What may be tuned; 0 leaves it to the plan.
 struct ThinTuning {
-  int warps = kThinWarps;  // that the kernel was made for
+  int warps = 0;  // that the kernel was made for
   int stages = 0, split = 0, blocks_per_sm = 0;
   ThinKernel kernel = nullptr;
 };

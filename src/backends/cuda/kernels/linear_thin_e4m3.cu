@@ -8,9 +8,9 @@ ThinKernel thin_kernel_e4m3_blocked(int columns);  // linear_thin_e4m3_blocked.c
 ThinKernel thin_kernel_e4m3(bool blocked, int columns) {
   constexpr ThinForm form = ThinForm::e4m3;
   if (blocked) return thin_kernel_e4m3_blocked(columns);
-  return columns == 1   ? thin::linear_kernel<form, false, 1, kThinWarps>
-         : columns == 2 ? thin::linear_kernel<form, false, 2, kThinWarps>
-                        : thin::linear_kernel<form, false, 4, kThinWarps>;
+  return columns == 1   ? thin::linear_kernel<form, false, 1, thin_warps(1)>
+         : columns == 2 ? thin::linear_kernel<form, false, 2, thin_warps(2)>
+                        : thin::linear_kernel<form, false, 4, thin_warps(4)>;
 }
 
 }  // namespace octet::cuda

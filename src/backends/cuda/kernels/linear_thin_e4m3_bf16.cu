@@ -8,9 +8,9 @@ constexpr ThinForm kForm = ThinForm::e4m3_bf16;
 
 template <bool Blocked>
 ThinKernel kernel_for(int columns) {
-  return columns == 1   ? thin::linear_kernel<kForm, Blocked, 1, kThinWarps>
-         : columns == 2 ? thin::linear_kernel<kForm, Blocked, 2, kThinWarps>
-                        : thin::linear_kernel<kForm, Blocked, 4, kThinWarps>;
+  return columns == 1   ? thin::linear_kernel<kForm, Blocked, 1, thin_warps(1)>
+         : columns == 2 ? thin::linear_kernel<kForm, Blocked, 2, thin_warps(2)>
+                        : thin::linear_kernel<kForm, Blocked, 4, thin_warps(4)>;
 }
 
 }  // namespace

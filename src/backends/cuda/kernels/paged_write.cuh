@@ -30,7 +30,7 @@ struct Pages {
     const int entry = position / block_tokens;
     const int block = entry < entries ? table[sequence * table_stride + entry] : -1;
     if (block >= 0 && block < blocks) return block;
-    *fault = DeviceFault::position_without_block;
+    *fault = {FaultKind::position_without_block, position};
     return -1;
   }
 };
