@@ -44,7 +44,7 @@ for model in llama_mha llama_gqa_rope3 deepseek_v2_greedy deepseek_v3_groups; do
   find "tests/golden/$model" -type f -size -2M -exec cp {} "$root/tests/golden/$model/" \;
 done
 
-tar -C "$folder" -cf - octet | xz -T0 -5 >"$out"
+tar -C "$folder" -cf - octet | xz --lzma2=preset=4,dict=256MiB >"$out"
 bytes=$(wc -c <"$out")
 echo "$out: $bytes bytes"
 if [ "$bytes" -ge 20000000 ]; then

@@ -73,8 +73,15 @@ Tensor Decoder::forward(const Exec& exec, const LayerObserver& observer) const {
   ops.embed(weights_.embedding, batch.tokens, residual);
   const auto observe = [&](size_t layer) {
     if (!observer) return;
-    exec.ops.sync();
-    observer(static_cast<int64_t>(layer), residual);
+    Tensor seen = residual;
+    Buffer host;
+    if (residual.device.kind != DeviceKind::cpu) {
+      host = ops.alloc_host(static_cast<size_t>(residual.bytes()), "what enters a layer");
+      seen = host.tensor(residual.type, residual.shape);
+      ops.copy(residual, seen);
+    }
+    ops.sync();
+    observer(static_cast<int64_t>(layer), seen);
   };
 
   for (size_t i = 0; i < weights_.layers.size(); ++i) {

@@ -41,9 +41,9 @@ struct Exec {
   const ops::Batch& batch;
 };
 
-// Told the residual stream [rows, hidden] that enters each layer, and with layer = config().layers
-// what enters the final norm (in steps that want logits). The device has finished when it is
-// called. For measurements and tests: an ordinary step has none.
+// Told, on the host, the residual stream [rows, hidden] that enters each layer, and with layer =
+// config().layers what enters the final norm (in steps that want logits). The device has finished
+// when it is called. For measurements and tests: an ordinary step has none.
 using LayerObserver = std::function<void(int64_t layer, const Tensor& residual)>;
 
 // A linear of the model and how often a token uses it: for ledgers and reports.
