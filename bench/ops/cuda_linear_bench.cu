@@ -21,6 +21,7 @@
 #include "backends/cuda/kernels/launch.cuh"
 #include "backends/cuda/kernels/linear_rows.h"
 #include "backends/cuda/kernels/linear_thin.h"
+#include "backends/cuda/kernels/linear_wgmma.h"
 #include "backends/cuda/kernels/ops.h"
 #include "cuda_linear_kernels.cuh"
 #include "cuda_linear_variants.h"
@@ -70,7 +71,7 @@ const std::vector<const char*> kForms = {"channel", "block", "bf16", "weights", 
 // Memory that all cases share.
 struct Pool {
   DeviceMemory codes{size_t{6} << 30}, halves{size_t{4} << 30}, scales{size_t{64} << 20},
-      x_codes{size_t{32} * 32768}, x_halves{size_t{64} * 32768}, x_scales{size_t{1} << 20},
+      x_codes{size_t{64} * 32768}, x_halves{size_t{128} * 32768}, x_scales{size_t{1} << 20},
       out{size_t{32} << 20}, workspace{size_t{256} << 20}, result{256};
 };
 
@@ -88,6 +89,7 @@ struct Case {
   int launches = 0;                        // of the graph
   double error = 0;
   ThinTuning tuning;
+  WgmmaTuning wgmma;
   std::vector<Launch> places;  // that the launches rotate over
   cudaGraphExec_t graph = nullptr;
   std::vector<double> us, share;
@@ -107,7 +109,7 @@ class Bench {
     context_.workspace = {pool_.workspace.data, pool_.workspace.bytes};
     gemm_ = std::make_unique<GemmLibrary>(stream_);
     context_.gemm = gemm_.get();
-    for (const auto rows : {thin_rows(), cublaslt_rows(), generic_rows()}) {
+    for (const auto rows : {thin_rows(), wgmma_rows(), cublaslt_rows(), generic_rows()}) {
       for (const LinearRow& row : rows) {
         if (row.name == options.kernel) row_ = &row;
       }
@@ -237,11 +239,13 @@ class Bench {
     return c;
   }
 
-  void launch(const Launch& l, const ThinTuning& tuning) {
+  void launch(const Launch& l, const ThinTuning& tuning, const WgmmaTuning& wgmma) {
     std::vector<const ops::Linear*> ws;
     for (const ops::Linear& w : l.weights) ws.push_back(&w);
     if (row_->name == "thin") {
       linear_thin(context_, l.x, ws, l.outs, tuning);
+    } else if (row_->name == "wgmma") {
+      linear_wgmma(context_, l.x, ws, l.outs, wgmma);
     } else {
       row_->launch(context_, l.x, ws, l.outs);
     }
@@ -249,7 +253,7 @@ class Bench {
 
   std::vector<char> outputs(const Launch& l) {
     check(cudaMemsetAsync(pool_.out.data, 0xFF, pool_.out.bytes, stream_), "cudaMemset");
-    launch(l, {});
+    launch(l, {}, {});
     std::vector<char> bytes(static_cast<size_t>(l.outs[0].bytes()));
     check(cudaMemcpyAsync(bytes.data(), l.outs[0].data, bytes.size(), cudaMemcpyDeviceToHost,
                           stream_),
@@ -274,13 +278,14 @@ class Bench {
     const Launch& l = c.places[0];
     check(cudaMemsetAsync(pool_.result.data, 0, 4, stream_), "cudaMemset");
     check(cudaMemsetAsync(pool_.out.data, 0xFF, pool_.out.bytes, stream_), "cudaMemset");
-    launch(l, c.tuning);
+    launch(l, c.tuning, c.wgmma);
     check(cudaStreamSynchronize(stream_), c.shape.c_str());
     for (size_t i = 0; i < l.weights.size(); ++i) {
       const ops::Linear& w = l.weights[i];
       const bool coded_x = static_cast<bool>(l.x.quant);
       Reference r{};
       r.w = w.quant ? w.quant.codes.data : w.plain.data;
+      r.fp8_sums = row_->reduction_id.starts_with("fp8_mma");
       r.w_codes = static_cast<bool>(w.quant);
       r.w_scale = w.quant ? w.quant.scales.as<const float>() : nullptr;
       r.x = coded_x ? l.x.quant.codes.data : l.x.plain.data;
@@ -314,10 +319,11 @@ class Bench {
   }
 
   void add(const Shape& shape, const std::string& form, int64_t m, const std::string& variant,
-           const ThinTuning& tuning) {
+           const ThinTuning& tuning, const WgmmaTuning& wgmma = {}) {
     Case c = make(shape, form, m);
     c.variant = variant;
     c.tuning = tuning;
+    c.wgmma = wgmma;
     try {
       c.error = form == "quantizes" ? difference_of(c) : error_of(c);
     } catch (const Fault& fault) {
@@ -332,6 +338,7 @@ class Bench {
 
   void add_variants(const Shape& shape, const std::string& form, int64_t m) {
     add(shape, form, m, "plan", {});
+    if (row_->name == "wgmma") return add_wgmma_variants(shape, form, m);
     if (form != "channel") return;
     const int columns = m <= 8 ? 1 : m <= 16 ? 2 : 4;
     for (const int warps : {4, 8, 16}) {
@@ -347,6 +354,21 @@ class Bench {
             char name[64];
             std::snprintf(name, sizeof name, "w%d b%d %dK s%d", warps, blocks, kib, split);
             add(shape, form, m, name, tuning);
+          }
+        }
+      }
+    }
+  }
+
+  void add_wgmma_variants(const Shape& shape, const std::string& form, int64_t m) {
+    for (const int split : {1, 2, 4, 8}) {
+      for (const int tiles : {1, 2, 3, 4, 5}) {
+        if (split > 1 && tiles > 1) continue;
+        for (const int kib : {64, 96, 160}) {
+          for (const int depth : {1, 2, 4}) {
+            char name[64];
+            std::snprintf(name, sizeof name, "s%d t%d %dK d%d", split, tiles, kib, depth);
+            add(shape, form, m, name, {}, WgmmaTuning{split, tiles, depth, kib * 1024});
           }
         }
       }
@@ -372,7 +394,7 @@ class Bench {
     c.bytes = total;
     c.launches = static_cast<int>(c.places.size());
     // Kernels are loaded when they run first, which a capture must not do.
-    for (const Launch& place : c.places) launch(place, c.tuning);
+    for (const Launch& place : c.places) launch(place, c.tuning, c.wgmma);
     check(cudaStreamSynchronize(stream_), c.shape.c_str());
     cases_.push_back(std::move(c));
   }
@@ -380,7 +402,7 @@ class Bench {
   void capture(Case& c) {
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "begin capture");
     for (int i = 0; i < c.launches; ++i)
-      launch(c.places[static_cast<size_t>(i) % c.places.size()], c.tuning);
+      launch(c.places[static_cast<size_t>(i) % c.places.size()], c.tuning, c.wgmma);
     cudaGraph_t graph = nullptr;
     check(cudaStreamEndCapture(stream_, &graph), "end capture");
     check(cudaGraphInstantiate(&c.graph, graph, 0), "instantiate");

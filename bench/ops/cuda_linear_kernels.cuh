@@ -68,6 +68,7 @@ struct Reference {
   int64_t n, k, w_scale_cols, x_scale_cols;
   int w_cell_rows, w_cell_cols, x_cell_cols;
   bool w_codes, x_codes;
+  bool fp8_sums;  // the tensor core's, for 128 of k
 };
 __device__ double value_at(const void* data, bool codes, int64_t i) {
   if (!codes)
@@ -77,7 +78,7 @@ __device__ double value_at(const void* data, bool codes, int64_t i) {
   return static_cast<double>(__half2float(__half(half)));
 }
 // One warp: the sum of an output in FP64 and that of its magnitudes; worst[0] receives, as bits,
-// the greatest error as a share of the budget of FP32 sums in any order (numerics/tolerance.h).
+// the greatest error as a share of the budget of its sums (numerics/tolerance.h).
 template <typename Out>
 __global__ void reference_kernel(Reference r, const Out* out, int64_t out_stride, int64_t step,
                                  uint32_t* worst) {
@@ -99,6 +100,7 @@ __global__ void reference_kernel(Reference r, const Out* out, int64_t out_stride
   if (threadIdx.x % 32 != 0) return;
   const double got = static_cast<double>(static_cast<float>(out[m * out_stride + n]));
   double budget = 0x1p-24 * (4 * sqrt(static_cast<double>(r.k)) * magnitude + 4 * fabs(sum));
+  if (r.fp8_sums) budget += 0x1p-9 * magnitude;
   if (sizeof(Out) == 2) budget += 0x1p-8 * fabs(sum);
   const double share = fabs(got - sum) / budget;
   atomicMax(worst, __float_as_uint(isfinite(got) ? static_cast<float>(share) : INFINITY));

@@ -56,7 +56,8 @@ std::string_view order_for_every_m(const std::vector<LinearRow>& rows, ops::OpDe
 }  // namespace
 
 const std::vector<LinearRow>& linear_rows() {
-  static const std::vector<LinearRow> rows = joined({thin_rows(), cublaslt_rows(), generic_rows()});
+  static const std::vector<LinearRow> rows =
+      joined({thin_rows(), wgmma_rows(), cublaslt_rows(), generic_rows()});
   return rows;
 }
 
