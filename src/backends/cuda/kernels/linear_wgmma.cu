@@ -13,7 +13,6 @@ namespace {
 
 constexpr int kLeastHeight = 8;        // a swizzled group of lines
 constexpr int kSmallBlock = 2 * 1024;  // of W: more than two of them make a stage
-constexpr int kRingBytes = 96 * 1024;  // on their way to each SM
 constexpr int kLeastRing = 48 * 1024;  // beside another block of the SM, else the block is alone
 // Two blocks that take no more than this are on an SM together: the next kernel's ring fills while
 // this one still runs.

@@ -269,7 +269,8 @@ __device__ __forceinline__ void multiply_stage(const WgmmaArgs& a, float (&total
 
 // A tile's sums become outputs: those of every `ranks`-th row of x, from `rank` on.
 // `sums`: float [m, sums_pitch], in each block of the cluster.
-template <int Halves, bool Cluster>
+// In a Blocked kernel the scales of x are in the sums already.
+template <int Halves, bool Blocked, bool Cluster>
 __device__ __forceinline__ void store_tile(const WgmmaArgs& a, const float* sums, int tile,
                                            const float2* constants, const float* x_scales,
                                            int rank) {
@@ -287,8 +288,8 @@ __device__ __forceinline__ void store_tile(const WgmmaArgs& a, const float* sums
     } else {
       sum = *from;
     }
-    const float y = __fadd_rn(
-        __fmul_rn(__fmul_rn(sum, constant.x), a.x_blocked ? 1.0f : x_scales[m]), constant.y);
+    const float y =
+        __fadd_rn(__fmul_rn(__fmul_rn(sum, constant.x), Blocked ? 1.0f : x_scales[m]), constant.y);
     const int64_t at = m * w.out_stride + n;
     if (a.out_bf16) {
       static_cast<__nv_bfloat16*>(w.out)[at] = __float2bfloat16_rn(y);
@@ -352,8 +353,8 @@ __device__ __forceinline__ void consume(const WgmmaArgs& a, const Share& share, 
     }
     if (a.split > 1) continue;  // the only tile: the cluster adds it
     sync_consumers();
-    store_tile<Halves, false>(a, sums, tile, constants + (tile - share.begin) * a.height, x_scales,
-                              0);
+    store_tile<Halves, Blocked, false>(a, sums, tile, constants + (tile - share.begin) * a.height,
+                                       x_scales, 0);
   }
 }
 
@@ -390,9 +391,10 @@ __global__ void __launch_bounds__(kWgmmaThreads, 2)
   if (a.split > 1) {
     sync_cluster<true>();  // all sums are there
     if (threadIdx.x < kWgmmaConsumers) {
-      store_tile<Halves, true>(a, reinterpret_cast<const float*>(shared + a.sums_at), share.begin,
-                               reinterpret_cast<const float2*>(shared + a.constants_at),
-                               reinterpret_cast<const float*>(shared + a.x_scales_at), share.rank);
+      store_tile<Halves, Blocked, true>(
+          a, reinterpret_cast<const float*>(shared + a.sums_at), share.begin,
+          reinterpret_cast<const float2*>(shared + a.constants_at),
+          reinterpret_cast<const float*>(shared + a.x_scales_at), share.rank);
     }
     sync_cluster<false>();  // and have been read
   }
