@@ -341,16 +341,18 @@ class Bench {
     if (row_->name == "wgmma") return add_wgmma_variants(shape, form, m);
     if (form != "channel") return;
     const int columns = m <= 8 ? 1 : m <= 16 ? 2 : 4;
-    for (const int warps : {8, 16}) {
+    for (const int warps : {4, 8, 16}) {
       for (const int blocks : {1, 2}) {
-        for (const int kib : {64, 96}) {
-          for (const int ahead_kib : {0, 64, 128, 256}) {
-            if (m * shape.k > 131072) continue;
-            ThinTuning tuning{warps,  kib * 8 / warps / 16,       1,
-                              blocks, ahead_kib * 8 / warps / 16, thin_variant(warps, columns)};
+        for (const int kib : {48, 96, 160}) {
+          if (blocks == 2 && kib > 96) continue;
+          for (const int split : {1, 2, 4, 8}) {
+            const int64_t x_bytes = m * shape.k / split;
+            if (x_bytes > 131072 || (split > 1 && x_bytes * 2 < 16384)) continue;
+            ThinTuning tuning{warps, kib * 8 / warps / 16, split, blocks,
+                              thin_variant(warps, columns)};
             if (tuning.stages < 2) continue;
             char name[64];
-            std::snprintf(name, sizeof name, "w%d b%d %dK +%dK", warps, blocks, kib, ahead_kib);
+            std::snprintf(name, sizeof name, "w%d b%d %dK s%d", warps, blocks, kib, split);
             add(shape, form, m, name, tuning);
           }
         }

@@ -83,13 +83,6 @@ __device__ __forceinline__ void bulk_copy(void* to, const void* from, uint32_t b
       : "memory");
 }
 
-// Brings `bytes`, a multiple of 16, to the L2 cache.
-__device__ __forceinline__ void bulk_prefetch(const void* from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)),
-               "r"(bytes)
-               : "memory");
-}
-
 // The same for what is read again soon.
 __device__ __forceinline__ void bulk_copy(void* to, const void* from, uint32_t bytes,
                                           uint64_t* barrier) {

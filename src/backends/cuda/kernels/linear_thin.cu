@@ -14,7 +14,6 @@ constexpr int kMostSplit = 8;  // the largest cluster that every GPU of this kin
 // 160 KiB no better.
 constexpr int kRingBytes = 96 * 1024;
 constexpr int kLeastRingBytes = 48 * 1024;
-constexpr int kAheadBytes = 128 * 1024;  // of an SM, on their way to the L2 cache
 
 template <typename T>
 T ceil_div(T a, T b) {
@@ -150,7 +149,6 @@ bool set_shape(Plan& plan, const DeviceCaps& caps, int plan_m, const ThinTuning&
   lay_out(a.m, tuning.split > 0 ? tuning.split : a.split);
   a.stages = std::min(tuning.stages > 0 ? tuning.stages : std::max(2, kRingBytes / stage), alone);
   if (a.stages < 2) return false;
-  a.ahead = tuning.ahead >= 0 ? tuning.ahead : kAheadBytes / stage;
 
   // The parts of an H200 that clusters must lie in have 16 or 18 SMs.
   const int usable = a.split >= 4 ? caps.sms / 16 * 16 : caps.sms;

@@ -309,48 +309,13 @@ struct RingPosition {
   }
 };
 
-// The stages of a block in their order: tile by tile, and in a tile along k.
-struct StageCursor {
-  int tile, unit;
-
-  // The bytes of a row of W that this stage has, and where the first of its rows is.
-  template <int Warps>
-  __device__ __forceinline__ int bytes(const Slice& slice) const {
-    return min(Warps * kThinUnit, slice.bytes - unit * kThinUnit);
-  }
-  __device__ __forceinline__ void advance(const Slice& slice, int units) {
-    unit += units;
-    if (unit < slice.count) return;
-    unit = 0;
-    ++tile;
-  }
-};
-
-// Sends the weights of a stage towards the L2 cache.
-template <int Warps>
-__device__ __forceinline__ void prefetch_stage(const ThinArgs& a, const Slice& slice,
-                                               const StageCursor& at) {
-  const ThinMatrix& w = a.matrix[matrix_of(a, at.tile)];
-  const int first = (at.tile - w.first_tile) * kThinTile, rows = min(kThinTile, w.n - first);
-  const uint8_t* row =
-      w.weight + first * w.weight_stride + (int64_t{slice.first} + at.unit) * kThinUnit;
-  const auto bytes = static_cast<uint32_t>(at.bytes<Warps>(slice));
-  for (int i = 0; i < rows; ++i) {
-    bulk_prefetch(row, bytes);
-    row += w.weight_stride;
-  }
-}
-
-// One warp: brings W, and the scales of its blocks, into the ring. While the ring is full, since x
-// is not there yet, memory goes on to work for the `ahead` stages behind it.
+// One warp: brings W, and the scales of its blocks, into the ring.
 template <bool Blocked, int Warps>
 __device__ __forceinline__ void produce(const ThinArgs& a, const Slice& slice, int tile, int end,
                                         uint8_t* shared, uint64_t* full, uint64_t* empty) {
   constexpr int pitch = Warps * kThinUnit + kThinRowPad;
   const uint64_t policy = evict_first_policy();
   RingPosition ring;
-  StageCursor next{tile, 0};
-  int filled = 0, prefetched = 0;  // stages
   for (; tile < end; ++tile) {
     const ThinMatrix& w = a.matrix[matrix_of(a, tile)];
     const int first = (tile - w.first_tile) * kThinTile, rows = min(kThinTile, w.n - first);
@@ -383,12 +348,6 @@ __device__ __forceinline__ void produce(const ThinArgs& a, const Slice& slice, i
           bulk_copy(to, row, static_cast<uint32_t>(bytes), &full[ring.slot], policy);
           to += pitch;
           row += w.weight_stride;
-        }
-        // Not before the ring is full once: what goes to it first is wanted first.
-        for (++filled; filled >= a.stages && prefetched < filled + a.ahead && next.tile < end;
-             ++prefetched) {
-          if (prefetched >= filled) prefetch_stage<Warps>(a, slice, next);
-          next.advance(slice, Warps);
         }
       }
       __syncwarp();

@@ -79,7 +79,6 @@ struct ThinArgs {
 
   float* partial;  // [split, m, tiles * 16], if split > 1
   // Shared memory: | ring | ring of scales | x | scales of x | sums of warps | barriers |
-  int ahead;  // stages behind the ring that are on their way to the L2 cache
   int stages, ring_scales_at, x_at, x_pitch, x_scales_at, sums_at, barriers_at, shared;
 };
 
@@ -92,7 +91,7 @@ ThinKernel thin_kernel_bf16(int columns);
 // What may be tuned; 0 leaves it to the plan.
 struct ThinTuning {
   int warps = 0;  // that the kernel was made for
-  int stages = 0, split = 0, blocks_per_sm = 0, ahead = -1;
+  int stages = 0, split = 0, blocks_per_sm = 0;
   ThinKernel kernel = nullptr;
 };
 
