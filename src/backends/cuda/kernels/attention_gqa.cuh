@@ -9,7 +9,7 @@
 //   dims       |0 .. 31|32 .. 63|64 .. 95|96 ..127|   values: a quarter of the dims each
 #pragma once
 
-#include "backends/cuda/kernels/attention_rows.cuh"
+#include "backends/cuda/kernels/attention_cluster.cuh"
 
 namespace octet::cuda {
 
@@ -21,28 +21,29 @@ struct GqaParams : RowParams {
   bool vectors = false;  // rows of K and V begin at multiples of 16 bytes
 };
 
-template <typename T_, int Width_, int Dim, int Warps, int Groups, int Cluster>
-struct GqaConfig : RowConfig<Dim, Warps, Groups, Cluster> {
+template <typename T_, int Width_, int Dim, int Warps, int Groups, int Cluster, int Sets = 1>
+struct GqaConfig : RowConfig<Dim, Warps, Groups, Cluster, Sets> {
   using T = T_;
   static constexpr int Width = Width_;
   static constexpr int Pitch = row_pitch<T>(Dim), PPitch = row_pitch<T>(kTile);
   // Of the split kernel on an SM, to hide the latency of memory; more would spill registers.
-  static constexpr int MinBlocks = Dim > 128 ? 1 : Dim == 128 && Width == 2 ? 3 : 4;
+  static constexpr int MinBlocks = Dim > 128 ? 1 : Sets > 1 ? 2 : Dim == 128 && Width == 2 ? 3 : 4;
   static_assert(Warps == 1 || Warps == 2 || Warps == 4);
 };
 
 template <class C>
 struct alignas(16) GqaShared {
   using T = typename C::T;
-  alignas(16) T k[kTile * C::Pitch];
-  alignas(16) T v[kTile * C::Pitch];
+  alignas(16) T k[C::Sets * kTile * C::Pitch];
+  alignas(16) T v[C::Sets * kTile * C::Pitch];
   alignas(16) T q[C::Rows * C::Pitch];
-  alignas(16) T p[C::Rows * C::PPitch];
+  alignas(16) T p[C::Units * kGroupRows * C::PPitch];
   float k_scale[C::BlockTiles * kTile], v_scale[C::BlockTiles * kTile];
   int32_t slots[C::BlockTiles * kTile];  // of the positions in work
   float q_scale[C::Rows];
-  float most[C::Groups][C::Warps][kGroupRows];  // a warp's largest scores
-  float sums[C::Groups][4][kGroupRows];         // sum of p over 16 positions
+  float most[C::Units][C::Warps][kGroupRows];  // a warp's largest scores
+  float sums[C::Units][4][kGroupRows];         // sum of p over 16 positions
+  bool poisoned[C::Threads / kWarp];           // a warp met a nonfinite V
   MoreShared<C> more;
 };
 
@@ -51,7 +52,8 @@ class GqaWorker : public BlockRows<C> {
   using T = typename C::T;
 
   using Base = BlockRows<C>;
-  using Base::first_, Base::last_, Base::kv_head_, Base::group_, Base::warp_, Base::g_, Base::j_;
+  using Base::first_, Base::last_, Base::kv_head_, Base::group_, Base::unit_, Base::warp_;
+  using Base::g_, Base::j_;
 
  public:
   __device__ __forceinline__ GqaWorker(const GqaParams& params, GqaShared<C>& shared, int kv_head)
@@ -63,8 +65,7 @@ class GqaWorker : public BlockRows<C> {
     __syncthreads();  // what was read before has been used
     this->find_slots(first * kTile, positions, s_.slots);
     __syncthreads();
-    const int64_t row_bytes = int64_t{p_.kv_heads} * p_.dim * element_bytes();
-    const int64_t offset = int64_t{kv_head_} * p_.dim * element_bytes();
+    const int64_t row_bytes = this->row_bytes(), offset = this->offset();
     Reader k, v;
     const bool ahead = C::Width > 0 && p_.vectors;
     if (ahead && first < end) {
@@ -74,15 +75,11 @@ class GqaWorker : public BlockRows<C> {
     for (int i = tid; i < positions; i += C::Threads) {
       const int32_t slot = s_.slots[i];
       float k_scale = 0.0f, v_scale = 0.0f;
-      if (slot >= 0) {
-        const int64_t cell = int64_t{slot / p_.pages.block_tokens} * p_.kv_heads + kv_head_;
-        k_scale = p_.k_scale ? p_.k_scale[cell] : 1.0f;
-        v_scale = p_.v_scale ? p_.v_scale[cell] : 1.0f;
-      }
+      if (slot >= 0) load_scales(slot, k_scale, v_scale);
       s_.k_scale[i] = k_scale;
       s_.v_scale[i] = v_scale;
     }
-    if (!has_queries_) load_queries();  // while K and V are on their way
+    if (!has_queries_) load_queries(tid / kWarp);  // while K and V are on their way
     has_queries_ = true;
     for (int tile = first; tile < end; ++tile) {
       const int at = (tile - first) * kTile, start = tile * kTile;
@@ -113,27 +110,167 @@ class GqaWorker : public BlockRows<C> {
     }
   }
 
+  // For the cluster kernel: see attention_cluster.cuh.
+  __device__ __forceinline__ void prepare(int origin, int first, int end) {
+    static_assert(C::BlockTiles * kTile <= C::Threads);
+    origin_ = origin;
+    tile_ = origin + unit_;
+    while (tile_ < first) tile_ += C::Sets;
+    end_ = end;
+    const int tid = static_cast<int>(threadIdx.x);
+    this->find_slots(origin * kTile, C::BlockTiles * kTile, s_.slots);
+    for (int row = this->count_ + tid / kWarp; row < C::Rows; row += C::Threads / kWarp)
+      zero_query<C::Dim>(s_.q + row * C::Pitch);
+    if (tid < C::Rows) s_.q_scale[tid] = 1.0f;
+    __syncthreads();
+    if (tile_ < end_) load_tile(tile_);
+    slot_ = tid < C::BlockTiles * kTile ? s_.slots[tid] : -1;
+    fresh_ = origin * kTile + tid >= this->span_.first_position;
+    if (slot_ >= 0 && !fresh_) load_scales(slot_, own_k_scale_, own_v_scale_);
+  }
+
+  template <typename Use>
+  __device__ __forceinline__ void for_each_prepared(Use use) {
+    const int tid = static_cast<int>(threadIdx.x), lane = tid % kWarp, row = tid / kWarp;
+    // Queries and fresh tokens first, all at once; what was prepared is converted meanwhile.
+    QueryRow<C::Dim> query;
+    if (row < this->count_) {
+      query.load(p_.q.type, p_.q.at(this->token_of(row), this->head_of(row)), p_.dim, p_.q.vectors);
+    }
+    if (slot_ >= 0 && fresh_) load_scales(slot_, own_k_scale_, own_v_scale_);
+    Reader k_fresh, v_fresh;
+    if (tile_ < end_) load_fresh(tile_, k_fresh, v_fresh);
+    bool nonfinite = tile_ < end_ && store_tile(tile_);
+    if (tid < C::BlockTiles * kTile) {
+      s_.k_scale[tid] = own_k_scale_;
+      s_.v_scale[tid] = own_v_scale_;
+    }
+    if (row < this->count_) {
+      const float scale = query.finish(p_.q.type, p_.fp8, s_.q + row * C::Pitch);
+      if (lane == 0) s_.q_scale[row] = scale;
+    }
+    if (C::Threads / kWarp<kGroupRows&& this->count_> C::Threads / kWarp)
+      load_queries(row + C::Threads / kWarp);
+    if (tile_ < end_) nonfinite |= store_fresh(tile_, k_fresh, v_fresh);
+    note_poison(nonfinite);
+    __syncthreads();
+    while (tile_ < end_) {
+      if constexpr (C::BlockTiles > C::Sets) {
+        if (tile_ + C::Sets < end_) load_tile(tile_ + C::Sets);
+      }
+      const int start = tile_ * kTile, at = start - origin_ * kTile;
+      const float v_scale = s_.v_scale[at + max(this->first_position() - start, 0)];
+      bool differs = false;
+#pragma unroll
+      for (int t = lane; t < kTile; t += kWarp) {
+        const float scale = s_.v_scale[at + t];  // 0: no row sees the position
+        differs |= scale != 0.0f && scale != v_scale;
+      }
+      const bool varied = __ballot_sync(~0u, differs) != 0;
+      bool poisoned = false;
+      if (is_mixed_tile(tile_)) {
+        for (int w = 0; w < C::Warps; ++w) poisoned |= s_.poisoned[unit_ * C::Warps + w];
+      }
+      TileResult<C> result;
+      compute(at, start, varied, v_scale, poisoned, result);
+      use(tile_, result);
+      tile_ += C::Sets;
+      if constexpr (C::BlockTiles > C::Sets) {
+        if (tile_ >= end_) break;
+        this->unit_barrier();  // the tile before has been used
+        load_fresh(tile_, k_fresh, v_fresh);
+        nonfinite = store_tile(tile_);
+        nonfinite |= store_fresh(tile_, k_fresh, v_fresh);
+        note_poison(nonfinite);
+        this->unit_barrier();
+      }
+    }
+  }
+
  private:
-  using Reader = TileReader<T, C::Width, C::Dim, C::Threads>;
+  using Reader = TileReader<T, C::Width, C::Dim, C::SetThreads>;
+
+  __device__ __forceinline__ int set() const {
+    return C::Sets > 1 ? unit_ : 0;
+  }
+  __device__ __forceinline__ int64_t row_bytes() const {
+    return int64_t{p_.kv_heads} * p_.dim * element_bytes();
+  }
+  __device__ __forceinline__ int64_t offset() const {
+    return int64_t{kv_head_} * p_.dim * element_bytes();
+  }
+  __device__ __forceinline__ void load_scales(int32_t slot, float& k_scale, float& v_scale) const {
+    const int64_t cell = int64_t{slot / p_.pages.block_tokens} * p_.kv_heads + kv_head_;
+    k_scale = p_.k_scale ? p_.k_scale[cell] : 1.0f;
+    v_scale = p_.v_scale ? p_.v_scale[cell] : 1.0f;
+  }
+
+  // Of a prepared tile: the rows that this step wrote, and whether it is mixed.
+  __device__ __forceinline__ TileRows fresh_rows(int tile) const {
+    const int start = tile * kTile;
+    return {max(this->span_.first_position - start, 0), min(this->end_position() - start, kTile)};
+  }
+  __device__ __forceinline__ bool is_mixed_tile(int tile) const {
+    const int start = tile * kTile;
+    return this->is_mixed(max(start, this->first_position()),
+                          min(start + kTile, this->end_position()));
+  }
+  // The others of a tile: begins to load them, and puts them into shared memory, as well as zeros
+  // where no row sees the position.
+  __device__ __forceinline__ void load_tile(int tile) {
+    if (!p_.vectors) return;
+    const int32_t* const slots = s_.slots + (tile - origin_) * kTile;
+    k_.load(p_.k + offset(), row_bytes(), p_.dim, slots, fresh_rows(tile));
+    v_.load(p_.v + offset(), row_bytes(), p_.dim, slots, fresh_rows(tile));
+  }
+  __device__ __forceinline__ bool store_tile(int tile) {
+    T* const k = s_.k + set() * kTile * C::Pitch;
+    T* const v = s_.v + set() * kTile * C::Pitch;
+    if (p_.vectors) {
+      k_.store(k, p_.cache, false, fresh_rows(tile));
+      return v_.store(v, p_.cache, is_mixed_tile(tile), fresh_rows(tile));
+    }
+    const int32_t* const slots = s_.slots + (tile - origin_) * kTile;
+    Reader::copy(p_.k + offset(), row_bytes(), p_.dim, slots, k, p_.cache);
+    return Reader::copy(p_.v + offset(), row_bytes(), p_.dim, slots, v, p_.cache);
+  }
+  __device__ __forceinline__ void load_fresh(int tile, Reader& k, Reader& v) const {
+    if (!p_.vectors) return;
+    const int32_t* const slots = s_.slots + (tile - origin_) * kTile;
+    k.load_left(p_.k + offset(), row_bytes(), p_.dim, slots, fresh_rows(tile));
+    v.load_left(p_.v + offset(), row_bytes(), p_.dim, slots, fresh_rows(tile));
+  }
+  __device__ __forceinline__ bool store_fresh(int tile, const Reader& k, const Reader& v) {
+    if (!p_.vectors) return false;
+    const int32_t* const slots = s_.slots + (tile - origin_) * kTile;
+    const TileRows fresh = fresh_rows(tile);
+    k.store_left(p_.k + offset(), row_bytes(), p_.dim, slots, fresh,
+                 s_.k + set() * kTile * C::Pitch, p_.cache, false);
+    return v.store_left(p_.v + offset(), row_bytes(), p_.dim, slots, fresh,
+                        s_.v + set() * kTile * C::Pitch, p_.cache, is_mixed_tile(tile));
+  }
+  __device__ __forceinline__ void note_poison(bool nonfinite) {
+    const bool any = __ballot_sync(~0u, nonfinite) != 0;
+    if (threadIdx.x % kWarp == 0) s_.poisoned[threadIdx.x / kWarp] = any;
+  }
 
   __device__ __forceinline__ int element_bytes() const {
     if constexpr (C::Width > 0) return C::Width;
     return p_.cache == DType::f32 ? 4 : p_.cache == DType::bf16 || p_.cache == DType::f16 ? 2 : 1;
   }
 
-  __device__ __forceinline__ void load_queries() {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    for (int row = static_cast<int>(threadIdx.x) / kWarp; row < C::Rows;
-         row += C::Threads / kWarp) {
+  // Rows from `first` on; every warp has every (Threads / 32)th.
+  __device__ __forceinline__ void load_queries(int first) {
+    for (int row = first; row < C::Rows; row += C::Threads / kWarp) {
       T* const to = s_.q + row * C::Pitch;
-      float scale = 1.0f;
       if (row < this->count_) {
         const void* const from = p_.q.at(this->token_of(row), this->head_of(row));
-        scale = load_query<C::Dim>(p_.q.type, from, p_.dim, p_.fp8, to);
+        const float scale = load_query<C::Dim>(p_.q, from, p_.dim, p_.fp8, to);
+        if (threadIdx.x % kWarp == 0) s_.q_scale[row] = scale;
       } else {
-        for (int d = lane; d < C::Dim; d += kWarp) to[d] = from_float<T>(0.0f);
+        zero_query<C::Dim>(to);
+        if (threadIdx.x % kWarp == 0) s_.q_scale[row] = 1.0f;
       }
-      if (lane == 0) s_.q_scale[row] = scale;
     }
   }
 
@@ -142,13 +279,15 @@ class GqaWorker : public BlockRows<C> {
                                           bool poisoned, TileResult<C>& r) {
     constexpr int kScores = C::ScoreTiles, kWarpTokens = kTile / C::Warps;
     const T* const q = s_.q + group_ * kGroupRows * C::Pitch;
-    T* const p = s_.p + group_ * kGroupRows * C::PPitch;
+    T* const p = s_.p + unit_ * kGroupRows * C::PPitch;
+    const T* const k = s_.k + set() * kTile * C::Pitch;
+    const T* const v = s_.v + set() * kTile * C::Pitch;
     const int first = warp_ * kWarpTokens;  // of the warp's positions in the tile
     Seen seen[2];
     this->set_seen(start, seen);
 
     float x[kScores][4] = {};
-    multiply_keys<kScores, C::Dim>(q, C::Pitch, s_.k + first * C::Pitch, C::Pitch, x);
+    multiply_keys<kScores, C::Dim>(q, C::Pitch, k + first * C::Pitch, C::Pitch, x);
     float most[2] = {-INFINITY, -INFINITY};
     const float q_scale[2] = {s_.q_scale[this->row(0)], s_.q_scale[this->row(1)]};
 #pragma unroll
@@ -166,14 +305,14 @@ class GqaWorker : public BlockRows<C> {
     for (int h = 0; h < 2; ++h) most[h] = quad_max(most[h]);
     if constexpr (C::Warps > 1) {
       if (j_ == 0) {
-        s_.most[group_][warp_][g_] = most[0];
-        s_.most[group_][warp_][g_ + 8] = most[1];
+        s_.most[unit_][warp_][g_] = most[0];
+        s_.most[unit_][warp_][g_ + 8] = most[1];
       }
-      this->group_barrier();
+      this->unit_barrier();
 #pragma unroll
       for (int w = 0; w < C::Warps; ++w) {
-        most[0] = fmaxf(most[0], s_.most[group_][w][g_]);
-        most[1] = fmaxf(most[1], s_.most[group_][w][g_ + 8]);
+        most[0] = fmaxf(most[0], s_.most[unit_][w][g_]);
+        most[1] = fmaxf(most[1], s_.most[unit_][w][g_ + 8]);
       }
     }
     r.max[0] = tile_max(most[0]);
@@ -195,8 +334,8 @@ class GqaWorker : public BlockRows<C> {
                                         __fadd_rn(x[2 * u + 1][2 * h], x[2 * u + 1][2 * h + 1])));
       }
       if (C::Warps > 1 && j_ == 0) {
-        s_.sums[group_][warp_ * kSums + u][g_] = sums[u][0];
-        s_.sums[group_][warp_ * kSums + u][g_ + 8] = sums[u][1];
+        s_.sums[unit_][warp_ * kSums + u][g_] = sums[u][0];
+        s_.sums[unit_][warp_ * kSums + u][g_ + 8] = sums[u][1];
       }
     }
 
@@ -230,7 +369,7 @@ class GqaWorker : public BlockRows<C> {
       store_p(to, x[n][0], x[n][1], p_.round);
       store_p(to + 8 * C::PPitch, x[n][2], x[n][3], p_.round);
     }
-    this->group_barrier();
+    this->unit_barrier();
 
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -239,9 +378,9 @@ class GqaWorker : public BlockRows<C> {
       } else {
         const int at_row = g_ + 8 * h;
         r.sum[h] =
-            __fadd_rn(__fadd_rn(__fadd_rn(s_.sums[group_][0][at_row], s_.sums[group_][1][at_row]),
-                                s_.sums[group_][2][at_row]),
-                      s_.sums[group_][3][at_row]);
+            __fadd_rn(__fadd_rn(__fadd_rn(s_.sums[unit_][0][at_row], s_.sums[unit_][1][at_row]),
+                                s_.sums[unit_][2][at_row]),
+                      s_.sums[unit_][3][at_row]);
       }
     }
 #pragma unroll
@@ -249,12 +388,18 @@ class GqaWorker : public BlockRows<C> {
 #pragma unroll
       for (int e = 0; e < 4; ++e) r.o[n][e] = 0.0f;
     }
-    multiply_values(p, C::PPitch, s_.v + warp_ * C::ValueTiles * 8, C::Pitch, poisoned, seen, r.o);
+    multiply_values(p, C::PPitch, v + warp_ * C::ValueTiles * 8, C::Pitch, poisoned, seen, r.o);
   }
 
   const GqaParams& p_;
   GqaShared<C>& s_;
   bool has_queries_ = false;
+  // Of the cluster kernel: what has been prepared. A thread has the scales of one position.
+  int origin_ = 0, tile_ = 0, end_ = 0;
+  Reader k_, v_;
+  int32_t slot_ = -1;
+  bool fresh_ = false;
+  float own_k_scale_ = 0.0f, own_v_scale_ = 0.0f;
 };
 
 template <class C>
@@ -270,10 +415,10 @@ __global__ void __launch_bounds__(C::Threads, C::MinBlocks)
   split_rows<GqaWorker<C>, C>(p, *reinterpret_cast<GqaShared<C>*>(memory));
 }
 template <class C>
-__global__ void __cluster_dims__(C::Cluster, 1, 1) __launch_bounds__(C::Threads)
+__global__ void __cluster_dims__(C::Cluster, 1, 1) __launch_bounds__(C::Threads, C::MinBlocks)
     gqa_cluster_kernel(const __grid_constant__ GqaParams p) {
   extern __shared__ __align__(16) uint8_t memory[];
-  split_rows<GqaWorker<C>, C>(p, *reinterpret_cast<GqaShared<C>*>(memory));
+  cluster_rows<GqaWorker<C>, C>(p, *reinterpret_cast<GqaShared<C>*>(memory));
 }
 
 // How the chunk kernel is cut: less where shared memory or registers would not do.
@@ -290,13 +435,15 @@ void launch_gqa_split_dim(const KernelContext& context, const GqaParams& p) {
   const dim3 grid(static_cast<unsigned>(p.kv_heads), static_cast<unsigned>(p.range * p.packs),
                   static_cast<unsigned>(p.slots));
   const auto in_clusters = [&]<int Cluster>(std::integral_constant<int, Cluster>) {
-    using C = GqaConfig<T, Width, Dim, 4, 1, Cluster>;
+    using C = GqaConfig<T, Width, Dim, 4, 1, Cluster, 2>;
+    static_assert(sizeof(GqaShared<C>) <= 227 * 1024);
     launch(context, gqa_cluster_kernel<C>, dim3(grid.x * Cluster, grid.y, grid.z), C::Threads,
            sizeof(GqaShared<C>), p);
   };
-  // Few units: several blocks each, so that about two blocks an SM are at work.
+  // Few units: several blocks each, all of which should find room at once, two on an SM; what a
+  // block prepares before its wait is worth most. Else clusters of four until SMs are full.
   if constexpr (!std::is_same_v<T, float>) {
-    if (units * 4 <= context.caps.sms * 2) return in_clusters(std::integral_constant<int, 8>{});
+    if (units * 8 <= context.caps.sms * 2) return in_clusters(std::integral_constant<int, 8>{});
     if (units <= context.caps.sms * 2) return in_clusters(std::integral_constant<int, 4>{});
   }
   using C = GqaConfig<T, Width, Dim, 4, 1, 1>;

@@ -9,7 +9,7 @@
 // Every group has its own P, since the scales of the tokens enter it (step 5 of the rule).
 #pragma once
 
-#include "backends/cuda/kernels/attention_rows.cuh"
+#include "backends/cuda/kernels/attention_cluster.cuh"
 
 namespace octet::cuda {
 
@@ -54,6 +54,7 @@ struct alignas(16) MlaShared {
   float q_scale[kGroupRows];
   float most[8][kGroupRows];  // a warp's largest scores
   float sums[8][kGroupRows];  // sums of p over eight positions
+  bool poisoned[8];           // a warp met a nonfinite latent
   MoreShared<C> more;
 };
 
@@ -74,8 +75,7 @@ class MlaWorker : public BlockRows<C> {
     __syncthreads();  // what was read before has been used
     this->find_slots(first * kTile, (end - first) * kTile, s_.slots);
     __syncthreads();
-    const int64_t latent_bytes = int64_t{p_.dim} * bytes_of(p_.cache);
-    const int64_t rope_bytes = int64_t{p_.rope_dim} * bytes_of(p_.rope_cache);
+    const int64_t latent_bytes = this->latent_bytes(), rope_bytes = this->rope_bytes();
     LatentReader latent;
     RopeReader rope;
     const bool ahead = C::Width > 0 && p_.vectors, rope_ahead = kRopeWidth > 0 && p_.rope_vectors;
@@ -85,11 +85,7 @@ class MlaWorker : public BlockRows<C> {
     const auto load = [&](const int32_t* slots) {
       if (ahead) latent.load(p_.latent, latent_bytes, p_.dim, slots);
       if (rope_ahead) rope.load(p_.rope, rope_bytes, p_.rope_dim, slots);
-      const int32_t slot = slots[scale_t];
-      scale = 0.0f;
-      if (slot >= 0 && scale_g < p_.groups) {
-        scale = p_.latent_scale ? p_.latent_scale[int64_t{slot} * p_.groups + scale_g] : 1.0f;
-      }
+      scale = load_scale(slots[scale_t], scale_g);
     };
     if (first < end) load(s_.slots);
     if (!has_queries_) load_queries();  // while the tile is on its way
@@ -111,10 +107,7 @@ class MlaWorker : public BlockRows<C> {
       } else {
         RopeReader::copy(p_.rope, rope_bytes, p_.rope_dim, slots, s_.rope, p_.rope_cache);
       }
-      if (scale_g < C::Groups128) s_.scale[scale_g][scale_t] = scale;
-      const float largest = warp_max(scale);
-      if (scale_g < C::Groups128 && tid % kWarp == 0)
-        s_.largest[scale_g][scale_t / kWarp] = largest;
+      store_scale(scale);
       const bool poisoned = __syncthreads_or(mixed && nonfinite) != 0;
       if (tile + 1 < end) load(slots + kTile);
       TileResult<C> result;
@@ -123,10 +116,150 @@ class MlaWorker : public BlockRows<C> {
     }
   }
 
+  // For the cluster kernel: see attention_cluster.cuh.
+  __device__ __forceinline__ void prepare(int origin, int first, int end) {
+    origin_ = origin;
+    tile_ = first;
+    end_ = end;
+    this->find_slots(origin * kTile, C::BlockTiles * kTile, s_.slots);
+    for (int row = this->count_ + warp_; row < kGroupRows; row += C::Threads / kWarp) zero_row(row);
+    __syncthreads();
+    load_tile();
+  }
+
+  template <typename Use>
+  __device__ __forceinline__ void for_each_prepared(Use use) {
+    // Queries and fresh tokens first, all at once; what was prepared is converted meanwhile.
+    constexpr int kQueries = kGroupRows / (C::Threads / kWarp);
+    QueryLoads queries[kQueries];
+#pragma unroll
+    for (int i = 0; i < kQueries; ++i) {
+      const int row = warp_ + i * (C::Threads / kWarp);
+      if (row < this->count_) queries[i].start(*this, row);
+    }
+    load_fresh();
+    bool nonfinite = store_tile();
+#pragma unroll
+    for (int i = 0; i < kQueries; ++i) {
+      const int row = warp_ + i * (C::Threads / kWarp);
+      if (row < this->count_) queries[i].finish(*this, row);
+    }
+    nonfinite |= store_fresh();
+    note_poison(nonfinite);
+    __syncthreads();
+    while (true) {
+      const int start = tile_ * kTile;
+      const bool mixed = is_mixed_tile();
+      bool poisoned = false;
+      for (int w = 0; mixed && w < 8; ++w) poisoned |= s_.poisoned[w];
+      ++tile_;
+      if (tile_ < end_) load_tile();
+      TileResult<C> result;
+      compute(start, mixed, poisoned, result);
+      use(tile_ - 1, result);
+      if (tile_ >= end_) break;
+      __syncthreads();  // the tile before has been used
+      load_fresh();
+      nonfinite = store_tile();
+      nonfinite |= store_fresh();
+      note_poison(nonfinite);
+      __syncthreads();
+    }
+  }
+
  private:
   static constexpr int kRopeWidth = std::is_same_v<R, __nv_bfloat16> ? 2 : 0;
   using LatentReader = TileReader<T, C::Width, C::Dim, C::Threads>;
   using RopeReader = TileReader<R, kRopeWidth, kMaxRope, C::Threads>;
+
+  __device__ __forceinline__ int64_t latent_bytes() const {
+    return int64_t{p_.dim} * bytes_of(p_.cache);
+  }
+  __device__ __forceinline__ int64_t rope_bytes() const {
+    return int64_t{p_.rope_dim} * bytes_of(p_.rope_cache);
+  }
+  // A thread has a scale of each tile: of position t = tid % 64 and group tid / 64.
+  __device__ __forceinline__ float load_scale(int32_t slot, int group) const {
+    if (slot < 0 || group >= p_.groups) return 0.0f;
+    return p_.latent_scale ? p_.latent_scale[int64_t{slot} * p_.groups + group] : 1.0f;
+  }
+  __device__ __forceinline__ void store_scale(float scale) {
+    const int t = static_cast<int>(threadIdx.x) % kTile, g = static_cast<int>(threadIdx.x) / kTile;
+    const float largest = warp_max(scale);
+    if (g >= C::Groups128) return;
+    s_.scale[g][t] = scale;
+    if (t % kWarp == 0) s_.largest[g][t / kWarp] = largest;
+  }
+
+  // Of the prepared tile: the rows that this step wrote, and whether it is mixed.
+  __device__ __forceinline__ TileRows fresh_rows() const {
+    const int start = tile_ * kTile;
+    return {max(this->span_.first_position - start, 0), min(this->end_position() - start, kTile)};
+  }
+  __device__ __forceinline__ bool is_mixed_tile() const {
+    const int start = tile_ * kTile;
+    return this->is_mixed(max(start, this->first_position()),
+                          min(start + kTile, this->end_position()));
+  }
+  __device__ __forceinline__ const int32_t* tile_slots() const {
+    return s_.slots + (tile_ - origin_) * kTile;
+  }
+  // The others: begins to load them, and puts them into shared memory.
+  __device__ __forceinline__ bool latents_ahead() const {
+    return C::Width > 0 && p_.vectors;
+  }
+  __device__ __forceinline__ bool ropes_ahead() const {
+    return kRopeWidth > 0 && p_.rope_vectors;
+  }
+  __device__ __forceinline__ void load_tile() {
+    const TileRows fresh = fresh_rows();
+    const int t = static_cast<int>(threadIdx.x) % kTile, g = static_cast<int>(threadIdx.x) / kTile;
+    if (latents_ahead()) latent_.load(p_.latent, latent_bytes(), p_.dim, tile_slots(), fresh);
+    if (ropes_ahead()) rope_.load(p_.rope, rope_bytes(), p_.rope_dim, tile_slots(), fresh);
+    if (!fresh.has(t)) scale_ = load_scale(tile_slots()[t], g);
+  }
+  __device__ __forceinline__ bool store_tile() {
+    bool nonfinite;
+    if (latents_ahead()) {
+      nonfinite = latent_.store(s_.latent, p_.cache, is_mixed_tile(), fresh_rows());
+    } else {
+      nonfinite =
+          LatentReader::copy(p_.latent, latent_bytes(), p_.dim, tile_slots(), s_.latent, p_.cache);
+    }
+    if (ropes_ahead()) {
+      rope_.store(s_.rope, p_.rope_cache, false, fresh_rows());
+    } else {
+      RopeReader::copy(p_.rope, rope_bytes(), p_.rope_dim, tile_slots(), s_.rope, p_.rope_cache);
+    }
+    return nonfinite;
+  }
+  __device__ __forceinline__ void load_fresh() {
+    const TileRows fresh = fresh_rows();
+    const int t = static_cast<int>(threadIdx.x) % kTile, g = static_cast<int>(threadIdx.x) / kTile;
+    if (latents_ahead())
+      fresh_latent_.load_left(p_.latent, latent_bytes(), p_.dim, tile_slots(), fresh);
+    if (ropes_ahead())
+      fresh_rope_.load_left(p_.rope, rope_bytes(), p_.rope_dim, tile_slots(), fresh);
+    if (fresh.has(t)) scale_ = load_scale(tile_slots()[t], g);
+  }
+  __device__ __forceinline__ bool store_fresh() {
+    const TileRows fresh = fresh_rows();
+    bool nonfinite = false;
+    if (latents_ahead()) {
+      nonfinite = fresh_latent_.store_left(p_.latent, latent_bytes(), p_.dim, tile_slots(), fresh,
+                                           s_.latent, p_.cache, is_mixed_tile());
+    }
+    if (ropes_ahead()) {
+      fresh_rope_.store_left(p_.rope, rope_bytes(), p_.rope_dim, tile_slots(), fresh, s_.rope,
+                             p_.rope_cache, false);
+    }
+    store_scale(scale_);
+    return nonfinite;
+  }
+  __device__ __forceinline__ void note_poison(bool nonfinite) {
+    const bool any = __ballot_sync(~0u, nonfinite) != 0;
+    if (threadIdx.x % kWarp == 0) s_.poisoned[warp_] = any;
+  }
 
   __device__ __forceinline__ static int bytes_of(DType type) {
     return type == DType::f32 ? 4 : type == DType::bf16 || type == DType::f16 ? 2 : 1;
@@ -158,23 +291,38 @@ class MlaWorker : public BlockRows<C> {
   }
 
   __device__ __forceinline__ void load_queries() {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
     for (int row = warp_; row < kGroupRows; row += C::Threads / kWarp) {
-      T* const latent = s_.q + row * C::Pitch;
-      R* const pe = s_.q_pe + row * C::RopePitch;
-      float scale = 1.0f;
-      if (row < this->count_) {
-        const int token = this->token_of(row), head = this->head_of(row);
-        scale = load_query<C::Dim>(p_.q_latent.type, p_.q_latent.at(token, head), p_.dim, p_.fp8,
-                                   latent);
-        load_query<kMaxRope>(p_.q_pe.type, p_.q_pe.at(token, head), p_.rope_dim, false, pe);
-      } else {
-        for (int d = lane; d < C::Dim; d += kWarp) latent[d] = from_float<T>(0.0f);
-        for (int d = lane; d < kMaxRope; d += kWarp) pe[d] = from_float<R>(0.0f);
+      if (row >= this->count_) {
+        zero_row(row);
+        continue;
       }
-      if (lane == 0) s_.q_scale[row] = scale;
+      QueryLoads loads;
+      loads.start(*this, row);
+      loads.finish(*this, row);
     }
   }
+  __device__ __forceinline__ void zero_row(int row) {
+    zero_query<C::Dim>(s_.q + row * C::Pitch);
+    zero_query<kMaxRope>(s_.q_pe + row * C::RopePitch);
+    if (threadIdx.x % kWarp == 0) s_.q_scale[row] = 1.0f;
+  }
+  // Both parts of one row, by a warp.
+  struct QueryLoads {
+    QueryRow<C::Dim> latent;
+    QueryRow<kMaxRope> pe;
+    __device__ __forceinline__ void start(const MlaWorker& w, int row) {
+      const MlaParams& p = w.p_;
+      const int token = w.token_of(row), head = w.head_of(row);
+      latent.load(p.q_latent.type, p.q_latent.at(token, head), p.dim, p.q_latent.vectors);
+      pe.load(p.q_pe.type, p.q_pe.at(token, head), p.rope_dim, p.q_pe.vectors);
+    }
+    __device__ __forceinline__ void finish(const MlaWorker& w, int row) const {
+      const MlaParams& p = w.p_;
+      const float scale = latent.finish(p.q_latent.type, p.fp8, w.s_.q + row * C::Pitch);
+      pe.finish(p.q_pe.type, false, w.s_.q_pe + row * C::RopePitch);
+      if (threadIdx.x % kWarp == 0) w.s_.q_scale[row] = scale;
+    }
+  };
 
   // Steps 1 to 6 of the rule, but for what joins the tile to others.
   __device__ __forceinline__ void compute(int start, bool mixed, bool poisoned, TileResult<C>& r) {
@@ -210,7 +358,7 @@ class MlaWorker : public BlockRows<C> {
       most[h] = quad_max(most[h]);
       if (j_ == 0) s_.most[warp_][g_ + 8 * h] = most[h];
     }
-    this->group_barrier();
+    this->unit_barrier();
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
@@ -248,7 +396,7 @@ class MlaWorker : public BlockRows<C> {
       for (int h = 0; h < 2; ++h)
         store_p(s_.p[0] + (g_ + 8 * h) * C::PPitch + t, x[2 * h], x[2 * h + 1], p_.round);
     }
-    this->group_barrier();
+    this->unit_barrier();
 
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -268,6 +416,11 @@ class MlaWorker : public BlockRows<C> {
   const MlaParams& p_;
   MlaShared<C>& s_;
   bool has_queries_ = false;
+  // Of the cluster kernel: the tile that is on its way.
+  int origin_ = 0, tile_ = 0, end_ = 0;
+  LatentReader latent_, fresh_latent_;
+  RopeReader rope_, fresh_rope_;
+  float scale_ = 0.0f;
 };
 
 template <class C>
@@ -286,7 +439,7 @@ template <class C>
 __global__ void __cluster_dims__(C::Cluster, 1, 1) __launch_bounds__(C::Threads)
     mla_cluster_kernel(const __grid_constant__ MlaParams p) {
   extern __shared__ __align__(16) uint8_t memory[];
-  split_rows<MlaWorker<C>, C>(p, *reinterpret_cast<MlaShared<C>*>(memory));
+  cluster_rows<MlaWorker<C>, C>(p, *reinterpret_cast<MlaShared<C>*>(memory));
 }
 
 template <typename T, typename R, int Width, int Dim>

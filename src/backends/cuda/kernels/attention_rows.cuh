@@ -4,10 +4,8 @@
 // Rows are (token, head) pairs of one sequence whose heads share K and V, flattened: row f is token
 // f / group, head f % group of its KV head (MLA has one KV head). A block takes up to Groups * 16.
 //
-//   split kernel   sequences of few rows (decode): a block or a cluster for 16 rows, a KV head and
-//   a
-//                  split of 1024 tokens. A cluster of 4 or 8 blocks shares out the 16 tiles, keeps
-//                  what each tile gave in shared memory, and folds it in ascending order in the end
+//   split kernel   sequences of few rows (decode): a block for 16 rows, a KV head and a split of
+//                  1024 tokens; or, where that leaves SMs idle, a cluster: attention_cluster.cuh
 //   merge kernel   the splits of a row, ascending; not needed where there can be only one
 //   chunk kernel   sequences of more rows (prefill): a block goes over all tiles
 //
@@ -15,11 +13,9 @@
 // see attention_tile.cuh.
 #pragma once
 
-#include <cooperative_groups.h>
-
 #include <algorithm>
 
-#include "backends/cuda/kernels/attention_tile.cuh"
+#include "backends/cuda/kernels/attention_memory.cuh"
 #include "backends/cuda/kernels/launch.cuh"
 
 namespace octet::cuda {
@@ -67,34 +63,49 @@ const char* refuse_rows(const ops::Batch& batch, const Tensor& q, const Tensor& 
 // --- on the device -------------------------------------------------------------------------------
 
 // Warps: how many share a group of 16 rows. Cluster: blocks that share a split; 0 = chunk kernel.
-template <int Dim_, int Warps_, int Groups_, int Cluster_>
+// Sets: tiles that a block works on at once, with Warps warps each; 1 unless Groups is 1.
+template <int Dim_, int Warps_, int Groups_, int Cluster_, int Sets_ = 1>
 struct RowConfig {
   static constexpr int Dim = Dim_, Warps = Warps_, Groups = Groups_, Cluster = Cluster_;
-  static constexpr int Threads = Warps * Groups * kWarp;
+  static constexpr int Sets = Sets_;
+  static constexpr int SetThreads = Warps * Groups * kWarp, Threads = SetThreads * Sets;
   static constexpr int Rows = Groups * kGroupRows;
+  static constexpr int Units = Groups * Sets;           // each with a group of rows and a tile
   static constexpr int ScoreTiles = kTile / 8 / Warps;  // 8-column tiles of C that a warp computes
   static constexpr int ValueTiles = Dim / 8 / Warps;
   static constexpr int BlockTiles = Cluster == 0 ? kSplitTiles : kSplitTiles / Cluster;
   // Where a chunk keeps the total of the splits before the one in work.
   static constexpr bool TotalInRegisters = ValueTiles <= 8;
+  static_assert(Groups == 1 || Sets == 1);
 };
 
-// What the blocks of a cluster tell each other: a split's tiles, each by itself.
-template <class C>
-struct alignas(16) ClusterTiles {
-  float o[C::BlockTiles][kGroupRows][C::Dim];
-  float max[C::BlockTiles][kGroupRows], sum[C::BlockTiles][kGroupRows];
-};
 template <class C>
 struct ChunkTotal {
   float o[C::ValueTiles * 4][C::Threads];  // each thread's own
 };
+// What the blocks of a cluster send each other: attention_cluster.cuh.
+template <class C>
+struct ClusterExchange {
+  // Column tiles that all tiles of the split have in a block, whatever the number of blocks at
+  // work.
+  static constexpr int Parts = C::BlockTiles * (C::Dim / 8 + C::Cluster - 1);
+  alignas(16) float o[Parts][kGroupRows][8];
+  float2 max_sum[kSplitTiles][kGroupRows];
+};
 struct NoMore {};
+template <class C>
+auto more_shared() {
+  if constexpr (C::Cluster > 1) {
+    return ClusterExchange<C>{};
+  } else if constexpr (C::Cluster == 0 && !C::TotalInRegisters) {
+    return ChunkTotal<C>{};
+  } else {
+    return NoMore{};
+  }
+}
 // The last member of a kernel's shared memory.
 template <class C>
-using MoreShared = std::conditional_t<
-    (C::Cluster > 1), ClusterTiles<C>,
-    std::conditional_t<C::Cluster == 0 && !C::TotalInRegisters, ChunkTotal<C>, NoMore>>;
+using MoreShared = decltype(more_shared<C>());
 
 // What one tile gives to the two rows of a lane.
 template <class C>
@@ -110,7 +121,8 @@ class BlockRows {
   __device__ __forceinline__ BlockRows(const RowParams& params, int kv_head)
       : r_(params), kv_head_(kv_head) {
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
-    group_ = warp / C::Warps;
+    unit_ = warp / C::Warps;
+    group_ = C::Sets > 1 ? 0 : unit_;
     warp_ = warp % C::Warps;
     g_ = static_cast<int>(threadIdx.x) % kWarp / 4;
     j_ = static_cast<int>(threadIdx.x) % 4;
@@ -141,7 +153,10 @@ class BlockRows {
 
   // Column of output tile n that this lane holds in c[0] and c[2]; c[1] and c[3] lie beside it.
   __device__ __forceinline__ int column(int n) const {
-    return (warp_ * C::ValueTiles + n) * 8 + 2 * j_;
+    return column_tile(n) * 8 + 2 * j_;
+  }
+  __device__ __forceinline__ int column_tile(int n) const {
+    return warp_ * C::ValueTiles + n;
   }
   __device__ __forceinline__ int row(int h) const {
     return group_ * kGroupRows + g_ + 8 * h;
@@ -151,6 +166,10 @@ class BlockRows {
   }
   __device__ __forceinline__ bool is_first_of_row() const {
     return warp_ == 0 && j_ == 0;
+  }
+  // Among the 4 * Warps lanes that hold parts of the same row.
+  __device__ __forceinline__ int sharer() const {
+    return warp_ * 4 + j_;
   }
   __device__ __forceinline__ int token_of(int row) const {
     return span_.first_row + (flat_ + row) / r_.group;
@@ -212,19 +231,19 @@ class BlockRows {
       slots[i] = seen ? r_.pages.slot_of(sequence_, position) : -1;
     }
   }
-  // The warps that share a group wait for each other.
-  __device__ __forceinline__ void group_barrier() const {
+  // The warps that share a group and a tile wait for each other.
+  __device__ __forceinline__ void unit_barrier() const {
     if constexpr (C::Warps == 1) {
       __syncwarp();
-    } else if constexpr (C::Groups == 1) {
+    } else if constexpr (C::Units == 1) {
       __syncthreads();
     } else {
-      asm volatile("bar.sync %0, %1;" ::"r"(1 + group_), "n"(C::Warps * kWarp) : "memory");
+      asm volatile("bar.sync %0, %1;" ::"r"(1 + unit_), "n"(C::Warps * kWarp) : "memory");
     }
   }
 
   const RowParams& r_;
-  int kv_head_, group_, warp_, g_, j_;
+  int kv_head_, unit_, group_, warp_, g_, j_;
   int sequence_ = 0, flat_ = 0, count_ = 0;
   int first_ = 0, last_ = 0, group_first_ = 0, group_last_ = 0;  // positions of first and last rows
   Span span_{};
@@ -265,121 +284,83 @@ __device__ __forceinline__ void zero_padding_rows(const RowParams& p, int kv_hea
   }
 }
 
+// Which rows and which split a block of the split kernels has.
+struct SplitItem {
+  int sequence = 0, flat = 0, count = 0, split = 0;  // nothing to do if count <= 0
+  Span span{};
+};
+__device__ __forceinline__ SplitItem split_item(const RowParams& p) {
+  SplitItem item;
+  item.sequence = p.first_sequence + static_cast<int>(blockIdx.y) / p.packs;
+  item.flat = static_cast<int>(blockIdx.y) % p.packs * kGroupRows;
+  item.span = load_span(p.spans, item.sequence);
+  if (item.span.rows > p.few) return item;
+  item.count = min(item.span.rows * p.group - item.flat, kGroupRows);
+  const int first_seen = visible_begin(item.span.first_position + item.flat / p.group, p.window);
+  item.split = first_seen / kSplit + static_cast<int>(blockIdx.z);
+  const int last = item.span.first_position + (item.flat + item.count - 1) / p.group;
+  if (item.split * kSplit > last) item.count = 0;
+  return item;
+}
+
+// Where the split kernels put a row: its end, or its part for the merge kernel.
+template <int N, class C>
+__device__ __forceinline__ void write_split(const RowParams& p, const BlockRows<C>& rows, int split,
+                                            int row, int d, const float (&o)[N], float sum) {
+  if (p.slots == 1) {
+    rows.write(row, d, o, sum);
+    return;
+  }
+  float* const to = p.part_o + rows.part_of(row, split) * p.dim;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    if (d + i < p.dim) to[d + i] = o[i];
+  }
+}
+template <class C>
+__device__ __forceinline__ void write_split_sums(const RowParams& p, const BlockRows<C>& rows,
+                                                 int split, int row, float max, float sum) {
+  if (p.slots == 1) {
+    rows.write_lse(row, max, sum);
+  } else {
+    p.part_ml[rows.part_of(row, split)] = make_float2(max, sum);
+  }
+}
+
 // The split kernel. A Worker is BlockRows with
 //   for_each_tile(first, end, use)   use(i, TileResult) for tile first + i of one split, for
 //                                    [first, end) in ascending order; groups of rows that see
 //                                    nothing of a tile leave it out
-// Grid: (kv_heads * Cluster, range * packs, slots).
+// Grid: (kv_heads, range * packs, slots).
 template <class Worker, class C, class Params, class Shared>
 __device__ __forceinline__ void split_rows(const Params& p, Shared& s) {
-  static_assert(C::Groups == 1);
-  const int rank = static_cast<int>(blockIdx.x) % C::Cluster;
-  const int kv_head = static_cast<int>(blockIdx.x) / C::Cluster;
-  const int sequence = p.first_sequence + static_cast<int>(blockIdx.y) / p.packs;
-  const int flat = static_cast<int>(blockIdx.y) % p.packs * kGroupRows;
+  static_assert(C::Groups == 1 && C::Cluster == 1);
+  const int kv_head = static_cast<int>(blockIdx.x);
   allow_next();
+  const SplitItem item = split_item(p);
   wait_for_previous();
-  if (rank == 0 && blockIdx.z == 0) {
+  if (blockIdx.z == 0) {
     zero_padding_rows(p, kv_head, static_cast<int>(blockIdx.y), static_cast<int>(gridDim.y));
   }
-  const Span span = load_span(p.spans, sequence);
-  const int count = min(span.rows * p.group - flat, kGroupRows);
-  if (span.rows > p.few || count <= 0) return;
-  const int first_seen = visible_begin(span.first_position + flat / p.group, p.window);
-  const int split = first_seen / kSplit + static_cast<int>(blockIdx.z);
+  if (item.count <= 0) return;
   Worker worker(p, s, kv_head);
-  if (split * kSplit > span.first_position + (flat + count - 1) / p.group) return;
-  worker.set_rows(sequence, span, flat, count);
-  const int first = max(worker.first_tile(), split * kSplitTiles);
-  const int end = min(worker.end_tile(), (split + 1) * kSplitTiles);
+  worker.set_rows(item.sequence, item.span, item.flat, item.count);
+  const int first = max(worker.first_tile(), item.split * kSplitTiles);
+  const int end = min(worker.end_tile(), (item.split + 1) * kSplitTiles);
 
-  const auto write = [&]<int N>(int row, int d, const float(&o)[N], float sum) {
-    if (p.slots == 1) {
-      worker.write(row, d, o, sum);
-    } else {
-      float* const to = p.part_o + worker.part_of(row, split) * p.dim;
+  RowSums<C> sums;
+  worker.for_each_tile(first, end, [&](int, const TileResult<C>& tile) { sums.add(tile); });
 #pragma unroll
-      for (int i = 0; i < N; ++i) {
-        if (d + i < p.dim) to[d + i] = o[i];
-      }
+  for (int h = 0; h < 2; ++h) {
+    if (!worker.has_row(h)) continue;
+    const int row = worker.row(h);
+    if (worker.is_first_of_row())
+      write_split_sums<C>(p, worker, item.split, row, sums.max[h], sums.sum[h]);
+#pragma unroll
+    for (int n = 0; n < C::ValueTiles; ++n) {
+      const float pair[2] = {sums.o[n][2 * h], sums.o[n][2 * h + 1]};
+      write_split<2, C>(p, worker, item.split, row, worker.column(n), pair, sums.sum[h]);
     }
-  };
-  const auto write_sums = [&](int row, float max, float sum) {
-    if (p.slots == 1) {
-      worker.write_lse(row, max, sum);
-    } else {
-      p.part_ml[worker.part_of(row, split)] = {max, sum};
-    }
-  };
-
-  if constexpr (C::Cluster == 1) {
-    RowSums<C> sums;
-    worker.for_each_tile(first, end, [&](int, const TileResult<C>& tile) { sums.add(tile); });
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      if (!worker.has_row(h)) continue;
-      if (worker.is_first_of_row()) write_sums(worker.row(h), sums.max[h], sums.sum[h]);
-#pragma unroll
-      for (int n = 0; n < C::ValueTiles; ++n) {
-        const float pair[2] = {sums.o[n][2 * h], sums.o[n][2 * h + 1]};
-        write(worker.row(h), worker.column(n), pair, sums.sum[h]);
-      }
-    }
-  } else {
-    const auto cluster = cooperative_groups::this_cluster();
-    const int origin = split * kSplitTiles + rank * C::BlockTiles;
-    const int own = max(first, origin);
-    worker.for_each_tile(
-        own, min(end, origin + C::BlockTiles), [&](int i, const TileResult<C>& tile) {
-          const int at = own + i - origin;
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            if (!worker.has_row(h)) continue;
-            const int row = worker.row(h);
-            if (worker.is_first_of_row()) {
-              s.more.max[at][row] = tile.max[h];
-              s.more.sum[at][row] = tile.sum[h];
-            }
-#pragma unroll
-            for (int n = 0; n < C::ValueTiles; ++n) {
-              *reinterpret_cast<float2*>(&s.more.o[at][row][worker.column(n)]) =
-                  make_float2(__fmul_rn(tile.o[n][2 * h], tile.value_scale[h]),
-                              __fmul_rn(tile.o[n][2 * h + 1], tile.value_scale[h]));
-            }
-          }
-        });
-    cluster.sync();
-    // Four outputs of a row a thread, from all tiles of the split.
-    constexpr int kQuads = C::Dim / 4;
-    for (int i = rank * C::Threads + static_cast<int>(threadIdx.x); i < count * kQuads;
-         i += C::Cluster * C::Threads) {
-      const int row = i / kQuads, d = i % kQuads * 4;
-      float tile_max[kSplitTiles], tile_sum[kSplitTiles];
-      float4 tile_o[kSplitTiles];
-#pragma unroll
-      for (int t = 0; t < kSplitTiles; ++t) {
-        const int tile = split * kSplitTiles + t;
-        if (tile < first || tile >= end) continue;
-        const auto* const from = cluster.map_shared_rank(&s.more, t / C::BlockTiles);
-        tile_max[t] = from->max[t % C::BlockTiles][row];
-        tile_sum[t] = from->sum[t % C::BlockTiles][row];
-        tile_o[t] = *reinterpret_cast<const float4*>(&from->o[t % C::BlockTiles][row][d]);
-      }
-      float max = attention_rule::kNoMax, sum = 0.0f, o[4] = {};
-#pragma unroll
-      for (int t = 0; t < kSplitTiles; ++t) {
-        const int tile = split * kSplitTiles + t;
-        if (tile < first || tile >= end) continue;
-        const attention_rule::MergeFactors f = join(max, sum, tile_max[t], tile_sum[t]);
-        o[0] = join(o[0], tile_o[t].x, f);
-        o[1] = join(o[1], tile_o[t].y, f);
-        o[2] = join(o[2], tile_o[t].z, f);
-        o[3] = join(o[3], tile_o[t].w, f);
-      }
-      write(row, d, o, sum);
-      if (d == 0) write_sums(row, max, sum);
-    }
-    cluster.sync();  // others may still read this block's shared memory
   }
 }
 

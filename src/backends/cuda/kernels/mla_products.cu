@@ -7,10 +7,14 @@
 //
 // For one token both read every weight once and are bound by memory; for many, a block keeps a few
 // tokens in registers and weights come from L2. The order of a sum does not depend on the tokens.
+//
+// Where rows can be read in pieces of 16 bytes under one scale each (all models), all weights of a
+// block are on their way before it waits for the kernel before. Other weights are read as they
+// come.
 #include <algorithm>
 #include <bit>
 
-#include "backends/cuda/kernels/attention_tile.cuh"
+#include "backends/cuda/kernels/attention_memory.cuh"
 #include "backends/cuda/kernels/launch.cuh"
 #include "backends/cuda/kernels/ops.h"
 
@@ -79,6 +83,88 @@ struct Weights {
 
 __device__ __forceinline__ void prefetch(const void* at) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
+// --- pieces of 16 bytes --------------------------------------------------------------------------
+
+constexpr int kPieceWarps = 8;
+constexpr int kPieceThreads = kPieceWarps * kWarp;
+constexpr int kPieces = 4;  // of a thread at a time
+template <typename W>
+constexpr int kPieceWeights = 16 / static_cast<int>(sizeof(W));
+
+// Four pieces and their scales, all under way at once.
+template <typename W>
+struct WeightPieces {
+  static constexpr int K = kPieceWeights<W>;
+  uint4 raw[kPieces];
+  float scale[kPieces];
+
+  // Rows row, row + step, ..., as long as they are below `end`; from column `col`.
+  __device__ __forceinline__ void load(const Weights& w, int row, int step, int end, int col) {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      raw[i] = make_uint4(0, 0, 0, 0);
+      scale[i] = 1.0f;
+      if (row + i * step >= end || col >= w.cols) continue;
+      raw[i] = *reinterpret_cast<const uint4*>(w.data + (row + i * step) * w.row_bytes +
+                                               col * static_cast<int64_t>(sizeof(W)));
+    }
+    if (!w.scales) return;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      if (row + i * step < end && col < w.cols) scale[i] = w.scale(row + i * step, col);
+    }
+  }
+
+  // The weights of piece i.
+  __device__ __forceinline__ void values(int i, DType type, float (&to)[K]) const {
+    const uint32_t words[4] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w};
+    if constexpr (std::is_same_v<W, uint8_t>) {
+      type == DType::e4m3 ? decode<Fp8::e4m3>(words, to) : decode<Fp8::e5m2>(words, to);
+    } else if constexpr (std::is_same_v<W, float>) {
+#pragma unroll
+      for (int k = 0; k < K; ++k) to[k] = __uint_as_float(words[k]);
+    } else {
+#pragma unroll
+      for (int k = 0; k < K; k += 2) {
+        if constexpr (std::is_same_v<W, __half>) {
+          const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&words[k / 2]));
+          to[k] = pair.x;
+          to[k + 1] = pair.y;
+        } else {
+          to[k] = __uint_as_float(words[k / 2] << 16);
+          to[k + 1] = __uint_as_float(words[k / 2] & 0xFFFF0000u);
+        }
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < K; ++k) to[k] = __fmul_rn(to[k], scale[i]);
+  }
+
+ private:
+  template <Fp8 F>
+  __device__ __forceinline__ static void decode(const uint32_t (&words)[4], float (&to)[K]) {
+#pragma unroll
+    for (int k = 0; k < K; k += 2) {
+      const float2 pair =
+          __half22float2(decode_fp8x2<F>(static_cast<uint16_t>(words[k / 4] >> k % 4 / 2 * 16)));
+      to[k] = pair.x;
+      to[k + 1] = pair.y;
+    }
+  }
+};
+
+// A step of a sum over lanes: of 2 N sums, a lane keeps those N that its bit of `apart` chooses,
+// and adds those of the other lane.
+template <int N>
+__device__ __forceinline__ void add_half(float* sums, int apart) {
+  const bool upper = (threadIdx.x & static_cast<unsigned>(apart)) != 0;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const float sent = upper ? sums[i] : sums[i + N], kept = upper ? sums[i + N] : sums[i];
+    sums[i] = __fadd_rn(kept, __shfl_xor_sync(~0u, sent, apart));
+  }
 }
 
 // --- absorb --------------------------------------------------------------------------------------
@@ -152,6 +238,67 @@ __global__ void __launch_bounds__(kThreads) absorb_kernel(const __grid_constant_
   }
 }
 
+// The same by pieces. A block: 8 pieces of a row (128 columns of FP8), which 32 groups of 8 threads
+// sum over every 32nd row; then the four groups of a warp are added, then the warps in order. Grid:
+// (ceil(lora / (8 K)), heads, ceil(tokens / Tokens)).
+template <typename W, int Tokens>
+__global__ void __launch_bounds__(kPieceThreads, Tokens == 1 ? 4 : 2)
+    absorb_pieces_kernel(const __grid_constant__ AbsorbParams p) {
+  constexpr int K = kPieceWeights<W>, kBlock = 8 * K, kGroups = kPieceThreads / 8;
+  extern __shared__ float shared[];  // q [Tokens, nope], then sums [kPieceWarps, Tokens, kBlock]
+  float* const q = shared;
+  float* const sums = shared + Tokens * p.nope;
+  const int tid = static_cast<int>(threadIdx.x), group = tid / 8, warp = tid / kWarp;
+  const int column = static_cast<int>(blockIdx.x) * kBlock + tid % 8 * K;
+  const int head = static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.z) * Tokens;
+  const int row0 = head * p.per_head, end = row0 + p.nope;
+  allow_next();
+  WeightPieces<W> pieces;
+  pieces.load(p.w, row0 + group, kGroups, end, column);
+  wait_for_previous();
+  for (int i = tid; i < Tokens * p.nope; i += kPieceThreads) {
+    const int token = first + i / p.nope;
+    q[i] = token < p.tokens ? load_element(p.q.type, p.q.at(token, head), i % p.nope) : 0.0f;
+  }
+  __syncthreads();
+
+  float sum[Tokens][K] = {};
+  for (int n = group; n < p.nope; n += kPieces * kGroups) {
+    if (n > group) pieces.load(p.w, row0 + n, kGroups, end, column);
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      if (n + i * kGroups >= p.nope) continue;
+      float w[K];
+      pieces.values(i, p.w.type, w);
+#pragma unroll
+      for (int t = 0; t < Tokens; ++t) {
+        const float x = q[t * p.nope + n + i * kGroups];
+#pragma unroll
+        for (int k = 0; k < K; ++k) sum[t][k] = __fmaf_rn(x, w[k], sum[t][k]);
+      }
+    }
+  }
+  // Lanes 8 and 16 apart have the same columns: each keeps a quarter of them.
+  const int own = tid % 8 * K + tid / 8 % 2 * (K / 2) + tid / 16 % 2 * (K / 4);
+#pragma unroll
+  for (int t = 0; t < Tokens; ++t) {
+    add_half<K / 2>(sum[t], 8);
+    add_half<K / 4>(sum[t], 16);
+#pragma unroll
+    for (int k = 0; k < K / 4; ++k) sums[(warp * Tokens + t) * kBlock + own + k] = sum[t][k];
+  }
+  __syncthreads();
+  for (int i = tid; i < Tokens * kBlock; i += kPieceThreads) {
+    const int token = first + i / kBlock;
+    const int c = static_cast<int>(blockIdx.x) * kBlock + i % kBlock;
+    if (token >= p.tokens || c >= p.w.cols) continue;
+    float total = sums[i];
+#pragma unroll
+    for (int w = 1; w < kPieceWarps; ++w) total = __fadd_rn(total, sums[w * Tokens * kBlock + i]);
+    store_element(p.out.type, p.out.at(token, head), c, total);
+  }
+}
+
 // --- expand --------------------------------------------------------------------------------------
 
 struct ExpandParams {
@@ -219,6 +366,80 @@ __global__ void __launch_bounds__(kThreads) expand_kernel(const __grid_constant_
   }
 }
 
+// K elements from `d` on as floats, zeros beyond `dim`: all loads before the first is converted.
+template <int K>
+__device__ __forceinline__ void load_run(const HeadsView& view, const void* from, int d, int dim,
+                                         float (&to)[K]) {
+#pragma unroll
+  for (int k = 0; k < K; ++k) to[k] = 0.0f;
+  if (view.vectors && view.type == DType::f32) {
+    if (d < dim) load_floats<K>(static_cast<const float*>(from) + d, to);
+  } else if (view.vectors && view.type == DType::bf16) {
+    Vector<__nv_bfloat16, 4> runs[K / 4];
+#pragma unroll
+    for (int k = 0; k < K / 4; ++k) {
+      runs[k] = {};
+      if (d < dim) runs[k] = load_vector<4>(static_cast<const __nv_bfloat16*>(from) + d + 4 * k);
+    }
+#pragma unroll
+    for (int k = 0; k < K; ++k) to[k] = to_float(runs[k / 4].v[k % 4]);
+  } else {
+    for (int k = 0; k < K; ++k)
+      if (d + k < dim) to[k] = load_element(view.type, from, d + k);
+  }
+}
+
+// The same by pieces. A block: 32 outputs of one head, four of each warp. A lane sums K of every
+// 32 K latents, ascending, and the lanes are added as a tree. Grid as above.
+template <typename W, int Tokens>
+__global__ void __launch_bounds__(kPieceThreads, Tokens == 1 ? 4 : 2)
+    expand_pieces_kernel(const __grid_constant__ ExpandParams p) {
+  constexpr int K = kPieceWeights<W>;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int head = static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.z) * Tokens;
+  const int v = p.per_head - p.nope;
+  const int j0 =
+      (static_cast<int>(blockIdx.x) * kPieceWarps + static_cast<int>(threadIdx.x) / kWarp) *
+      kPieces;
+  const int row0 = head * p.per_head + p.nope, end = row0 + v;
+  allow_next();
+  WeightPieces<W> pieces;
+  pieces.load(p.w, row0 + j0, 1, end, lane * K);
+  wait_for_previous();
+
+  float sum[Tokens][kPieces] = {};
+  for (int column = lane * K; column < p.w.cols; column += kWarp * K) {
+    if (column > lane * K) pieces.load(p.w, row0 + j0, 1, end, column);
+    float x[Tokens][K];
+#pragma unroll
+    for (int t = 0; t < Tokens; ++t) {
+      load_run(p.x, p.x.at(min(first + t, p.tokens - 1), head), column, p.w.cols, x[t]);
+    }
+#pragma unroll
+    for (int r = 0; r < kPieces; ++r) {
+      float w[K];
+      pieces.values(r, p.w.type, w);
+#pragma unroll
+      for (int t = 0; t < Tokens; ++t) {
+#pragma unroll
+        for (int k = 0; k < K; ++k) sum[t][r] = __fmaf_rn(x[t][k], w[k], sum[t][r]);
+      }
+    }
+  }
+  const int j = j0 + lane / 16 * 2 + lane / 8 % 2;  // the output that the lane keeps
+#pragma unroll
+  for (int t = 0; t < Tokens; ++t) {
+    add_half<2>(sum[t], 16);
+    add_half<1>(sum[t], 8);
+    float total = sum[t][0];
+#pragma unroll
+    for (int apart = 4; apart > 0; apart /= 2)
+      total = __fadd_rn(total, __shfl_xor_sync(~0u, total, apart));
+    if (lane % 8 == 0 && j < v && first + t < p.tokens)
+      store_element(p.out.type, p.out.at(first + t, head), j, total);
+  }
+}
+
 // --- host ----------------------------------------------------------------------------------------
 
 const Tensor& matrix_of(const ops::Linear& w) {
@@ -250,6 +471,12 @@ Weights weights_of(const ops::Linear& kv_b) {
     w.col_shift = shift_of(w.grid_cols);
   }
   return w;
+}
+
+// The weights can be read by pieces of 16 bytes, each under one scale.
+bool by_pieces(const Weights& w, DType type) {
+  const auto piece = static_cast<int>(16 / size_of(type));
+  return w.vectors && w.cols % piece == 0 && (!w.scales || w.grid_cols % piece == 0);
 }
 
 void check_product(const char* op, const Tensor& x, const ops::Linear& kv_b, int64_t nope,
@@ -310,6 +537,14 @@ void mla_absorb(const KernelContext& context, const Tensor& q, const ops::Linear
   p.per_head = static_cast<int>(kv_b.out / heads);
   visit_product<8>(matrix_of(kv_b).type, tokens, [&](auto tag, auto count) {
     using W = typename decltype(tag)::type;
+    if (by_pieces(p.w, matrix_of(kv_b).type)) {
+      constexpr int kSome = std::min(decltype(count)::value, 4), kBlock = 8 * kPieceWeights<W>;
+      return launch(
+          context, absorb_pieces_kernel<W, kSome>,
+          dim3(blocks_of(kv_b.in, kBlock), static_cast<unsigned>(heads), blocks_of(tokens, kSome)),
+          dim3(kPieceThreads),
+          static_cast<size_t>(kSome * (nope + kPieceWarps * kBlock)) * sizeof(float), p);
+    }
     constexpr int kTokens = decltype(count)::value;
     const size_t shared =
         static_cast<size_t>(kTokens * (nope + kWarps * kAbsorbBlock)) * sizeof(float);
@@ -335,6 +570,12 @@ void mla_expand(const KernelContext& context, const Tensor& o_latent, const ops:
   visit_product<4>(matrix_of(kv_b).type, tokens, [&](auto tag, auto count) {
     using W = typename decltype(tag)::type;
     constexpr int kTokens = decltype(count)::value;
+    if (by_pieces(p.w, matrix_of(kv_b).type)) {
+      return launch(context, expand_pieces_kernel<W, kTokens>,
+                    dim3(blocks_of(out.shape[2], kPieceWarps * kPieces),
+                         static_cast<unsigned>(heads), blocks_of(tokens, kTokens)),
+                    dim3(kPieceThreads), 0, p);
+    }
     launch(context, expand_kernel<W, kTokens>,
            dim3(blocks_of(out.shape[2], kExpandBlock), static_cast<unsigned>(heads),
                 blocks_of(tokens, kTokens)),

@@ -1,0 +1,147 @@
+// The split kernel of steps that would leave SMs idle (decode of few sequences): a cluster of 4 or
+// 8 blocks for 16 rows, a KV head and a split of 1024 tokens. What counts is the time from the end
+// of the kernel before to the end of this one, so
+//
+//   * what steps before left (the cache below the positions of this step), and the batch itself, is
+//     read before wait_for_previous(): it was there before this step's input was copied to the
+//     device. After the wait only queries and this step's own tokens are on their way;
+//   * blocks without tiles leave at once. The others, `active` of them, send what each tile gave to
+//     the block that folds it, all tiles of the split in ascending order, and meet once:
+//
+//       columns   |0..7|8..15|16..23| ...         block n % active folds column tile n
+//       block       0     1      2
+#pragma once
+
+#include "backends/cuda/kernels/attention_rows.cuh"
+#include "backends/cuda/kernels/cluster.cuh"
+
+namespace octet::cuda {
+
+// Tiles of a split that are in sight, and the blocks of the cluster that have them.
+struct SplitTiles {
+  int first = 0, end = 0;           // tiles, from the split's beginning
+  int first_block = 0, active = 0;  // blocks
+};
+
+// Sends one tile's results to the blocks that fold them.
+template <class C>
+__device__ __forceinline__ void send_tile(const BlockRows<C>& rows, ClusterExchange<C>& own,
+                                          const SplitTiles& tiles, int tile,
+                                          const TileResult<C>& result) {
+  const int slots = tiles.active * C::BlockTiles, slot = tile - tiles.first_block * C::BlockTiles;
+  const int column = rows.column_tile(0);
+  int part = column / tiles.active, block = column - part * tiles.active;
+#pragma unroll
+  for (int n = 0; n < C::ValueTiles; ++n) {
+    ClusterExchange<C>* const there =
+        tiles.active == 1 ? &own : cluster::in_block(&own, tiles.first_block + block);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (!rows.has_row(h)) continue;
+      *reinterpret_cast<float2*>(&there->o[part * slots + slot][rows.row(h)][rows.column(n) % 8]) =
+          make_float2(__fmul_rn(result.o[n][2 * h], result.value_scale[h]),
+                      __fmul_rn(result.o[n][2 * h + 1], result.value_scale[h]));
+    }
+    if (++block == tiles.active) {
+      block = 0;
+      ++part;
+    }
+  }
+  // All lanes of a row have its maximum and sum: each sends them to another block.
+  const int to = rows.sharer();
+  static_assert(C::Warps * 4 >= C::Cluster);
+  if (to < tiles.active) {
+    ClusterExchange<C>* const there =
+        tiles.active == 1 ? &own : cluster::in_block(&own, tiles.first_block + to);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (rows.has_row(h))
+        there->max_sum[slot][rows.row(h)] = make_float2(result.max[h], result.sum[h]);
+    }
+  }
+}
+
+// Folds the column tiles of block `block` of the active ones, and writes them: two columns of a row
+// a thread.
+template <class C>
+__device__ __forceinline__ void fold_tiles(const RowParams& p, const BlockRows<C>& rows,
+                                           const ClusterExchange<C>& from, const SplitTiles& tiles,
+                                           int block, int split, int count) {
+  const int slots = tiles.active * C::BlockTiles, origin = tiles.first_block * C::BlockTiles;
+  const int parts = (C::Dim / 8 - block + tiles.active - 1) / tiles.active;
+  const int shift = count == 1 ? 0 : kWarp - __clz(count - 1);  // rows, to a power of two
+  for (int i = static_cast<int>(threadIdx.x); i < parts << (shift + 2); i += C::Threads) {
+    const int column = i % 4 * 2, row = (i / 4) & ((1 << shift) - 1), part = i >> (shift + 2);
+    if (row >= count) continue;
+    float max = attention_rule::kNoMax, sum = 0.0f, o[2] = {0.0f, 0.0f};
+#pragma unroll 4
+    for (int slot = tiles.first - origin; slot < tiles.end - origin; ++slot) {
+      const float2 ml = from.max_sum[slot][row];
+      const float2 next =
+          *reinterpret_cast<const float2*>(&from.o[part * slots + slot][row][column]);
+      const attention_rule::MergeFactors f = join(max, sum, ml.x, ml.y);
+      o[0] = join(o[0], next.x, f);
+      o[1] = join(o[1], next.y, f);
+    }
+    const int d = (block + part * tiles.active) * 8 + column;
+    write_split<2, C>(p, rows, split, row, d, o, sum);
+    if (d == 0) write_split_sums<C>(p, rows, split, row, max, sum);
+  }
+}
+
+// A Worker is BlockRows with
+//   prepare(origin, first, end)   the block has the tiles [first, end) of those from `origin` on;
+//                                 loads what may be loaded before the wait
+//   for_each_prepared(use)        use(tile, TileResult), by the warps that computed the tile
+// Grid: (kv_heads * Cluster, range * packs, slots).
+template <class Worker, class C, class Params, class Shared>
+__device__ __forceinline__ void cluster_rows(const Params& p, Shared& s) {
+  allow_next();
+  cluster::arrive_relaxed();
+  const int rank = static_cast<int>(blockIdx.x) % C::Cluster;
+  const int kv_head = static_cast<int>(blockIdx.x) / C::Cluster;
+  const SplitItem item = split_item(p);
+  const int base = item.split * kSplitTiles, origin = base + rank * C::BlockTiles;
+  Worker worker(p, s, kv_head);
+  SplitTiles tiles;
+  if (item.count > 0) {
+    worker.set_rows(item.sequence, item.span, item.flat, item.count);
+    tiles.first = max(worker.first_tile() - base, 0);
+    tiles.end = min(worker.end_tile() - base, kSplitTiles);
+    tiles.first_block = tiles.first / C::BlockTiles;
+    tiles.active = (tiles.end + C::BlockTiles - 1) / C::BlockTiles - tiles.first_block;
+  }
+  const int first = max(base + tiles.first, origin);
+  const int end = min(base + tiles.end, origin + C::BlockTiles);
+  // One block at least waits for the kernel before, and so does whoever waits for this one.
+  const bool leads = rank == 0 && blockIdx.z == 0;
+  cluster::wait_acquire();  // all blocks have begun: their shared memory may be written
+  if (first < end) {
+    worker.prepare(origin, first, end);
+  } else if (!leads) {
+    return;
+  }
+  bool padding = false;
+  for (int row = static_cast<int>(blockIdx.y); leads && row < p.rows;
+       row += static_cast<int>(gridDim.y)) {
+    padding |= p.row_sequence[row] < 0;
+  }
+  wait_for_previous();
+  if (first < end) {
+    worker.for_each_prepared([&](int tile, const TileResult<C>& result) {
+      send_tile<C>(worker, s.more, tiles, tile - base, result);
+    });
+    if (tiles.active == 1) {
+      __syncthreads();
+    } else {
+      cluster::arrive_release();
+      cluster::wait_acquire();
+    }
+    fold_tiles<C>(p, worker, s.more, tiles, rank - tiles.first_block, item.split, item.count);
+  }
+  if (padding) {
+    zero_padding_rows(p, kv_head, static_cast<int>(blockIdx.y), static_cast<int>(gridDim.y));
+  }
+}
+
+}  // namespace octet::cuda
