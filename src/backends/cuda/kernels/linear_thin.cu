@@ -23,10 +23,6 @@ int round_up(int64_t value, int64_t step) {
   return static_cast<int>(ceil_div(value, step) * step);
 }
 
-int columns_of(int64_t m) {
-  return m <= 8 ? 1 : m <= 16 ? 2 : 4;
-}
-
 [[noreturn]] void refuse(const std::string& why, const ops::Activation& x, const ops::Linear& w,
                          const Tensor& out) {
   unsupported("linear (thin) " + w.name, why,
@@ -118,13 +114,14 @@ void set_input(Plan& plan, const ops::Activation& x, const ops::Linear& w) {
 // leaves room for the ring: every split costs a join. Returns false if x does not fit.
 bool set_shape(Plan& plan, const DeviceCaps& caps, int plan_m, const ThinTuning& tuning) {
   ThinArgs& a = plan.args;
-  const int warps = tuning.warps > 0 ? tuning.warps : thin_warps(columns_of(plan_m));
+  const int warps = tuning.warps > 0 ? tuning.warps : thin_warps(plan_m);
   a.warps = warps;
   const int x_pad = plan.form == ThinForm::e4m3_bf16 ? 16 : 64;  // rows g and g + 1: other banks
   const int stage = kThinTile * (warps * kThinUnit + kThinRowPad);
   const int stage_scales = a.w_blocked ? kThinTile * warps * 4 : 0;
   const int barriers = 16;  // of a stage
   const int each = stage + stage_scales + barriers;
+  int blocks = tuning.blocks_per_sm > 0 ? tuning.blocks_per_sm : thin_blocks_per_sm(plan_m);
   int x_bytes = 0, x_scales = 0, sums = 0, alone = 0;
   // What m rows of x and `split` slices leave of shared memory, in stages.
   const auto lay_out = [&](int m, int split) {
@@ -134,17 +131,21 @@ bool set_shape(Plan& plan, const DeviceCaps& caps, int plan_m, const ThinTuning&
     x_bytes = round_up(int64_t{m} * a.x_pitch, 128);
     x_scales = round_up(int64_t{4} * m * (a.x_blocked ? a.slice_units : 1), 128);
     sums = 2 * warps * m * kThinTile * 4;  // the kernel's quantizer uses them for its peaks
-    alone = (caps.shared_bytes_per_block - x_bytes - x_scales - sums - 128 - barriers) / each;
+    // A kibibyte of each block is the system's.
+    const int shared = (caps.shared_bytes_per_block + 1024) / blocks - 1024;
+    alone = (shared - x_bytes - x_scales - sums - 128 - barriers) / each;
   };
   // Too few tiles for the SMs, and yet two stages for each half.
   const auto idle = [&] {
     return 10 * a.tiles * a.split <= 7 * caps.sms && a.units >= 4 * a.split * warps;
   };
+  const auto cramped = [&] { return alone * each < kLeastRingBytes; };
+  lay_out(plan_m, 1);
+  if (cramped() && tuning.blocks_per_sm == 0) blocks = 1;
   // The split is that of plan_m rows, so that it can be the same for all m.
   for (int split = 1;; split *= 2) {
     lay_out(plan_m, split);
-    const bool cramped = alone * each < kLeastRingBytes;
-    if (split == kMostSplit || !(cramped || idle())) break;
+    if (split == kMostSplit || !(cramped() || idle())) break;
   }
   lay_out(a.m, tuning.split > 0 ? tuning.split : a.split);
   a.stages = std::min(tuning.stages > 0 ? tuning.stages : std::max(2, kRingBytes / stage), alone);
@@ -152,7 +153,7 @@ bool set_shape(Plan& plan, const DeviceCaps& caps, int plan_m, const ThinTuning&
 
   // The parts of an H200 that clusters must lie in have 16 or 18 SMs.
   const int usable = a.split >= 4 ? caps.sms / 16 * 16 : caps.sms;
-  const int clusters = std::max(1, usable * std::max(1, tuning.blocks_per_sm) / a.split);
+  const int clusters = std::max(1, usable * blocks / a.split);
   a.tiles_each = ceil_div(a.tiles, clusters);
 
   a.ring_scales_at = a.stages * stage;
@@ -291,13 +292,11 @@ void linear_thin(const KernelContext& context, const ops::Activation& x,
   if (a.split > 1) {
     a.partial = context.workspace.take<float>(offset, int64_t{a.split} * a.m * a.tiles * kThinTile);
   }
-  // Under `deterministic` all m also have the warps of the most rows.
-  const int columns = columns_of(context.deterministic ? plan_m : a.m);
   ThinKernel kernel = tuning.kernel;
   if (!kernel) {
-    kernel = plan.form == ThinForm::bf16   ? thin_kernel_bf16(columns)
-             : plan.form == ThinForm::e4m3 ? thin_kernel_e4m3(plan.blocked(), columns)
-                                           : thin_kernel_e4m3_bf16(plan.blocked(), columns);
+    kernel = plan.form == ThinForm::bf16   ? thin_kernel_bf16(plan_m)
+             : plan.form == ThinForm::e4m3 ? thin_kernel_e4m3(plan.blocked(), plan_m)
+                                           : thin_kernel_e4m3_bf16(plan.blocked(), plan_m);
   }
   launch_thin(context, kernel, a);
 }

@@ -31,11 +31,14 @@ inline constexpr int kThinUnit = 128;         // bytes of a row of W that a warp
 inline constexpr int kThinRowPad = 64;        // bytes: rows g and g + 1 of a stage use other banks
 inline constexpr int kThinQuantizedRows = 4;  // at most, that the kernel quantizes by itself
 
-// Warps that multiply, for `columns` eights of rows. Sixteen keep up with memory, at two
-// instructions a byte of codes (8 of them took 1.4 times as long at m = 1); 32 rows need too many
-// registers.
-constexpr int thin_warps(int columns) {
-  return columns <= 2 ? 16 : 8;
+// Warps of a block that multiply, for m rows. An SM needs sixteen to keep up with memory, at two
+// instructions a byte of codes (with 8 a product took 1.4 times as long at m = 1): in two blocks
+// while x is small, else in one; more than 16 rows need too many registers for that.
+constexpr int thin_warps(int64_t m) {
+  return m > 4 && m <= 16 ? 16 : 8;
+}
+constexpr int thin_blocks_per_sm(int64_t m) {
+  return m <= 4 ? 2 : 1;
 }
 
 // What W and x are in memory.
@@ -83,10 +86,10 @@ struct ThinArgs {
 };
 
 using ThinKernel = void (*)(ThinArgs);
-// `blocked`: W or x has a scale for each 128 of k. `columns`: m in eights, 1, 2 or 4.
-ThinKernel thin_kernel_e4m3(bool blocked, int columns);
-ThinKernel thin_kernel_e4m3_bf16(bool blocked, int columns);
-ThinKernel thin_kernel_bf16(int columns);
+// The kernel for m rows. `blocked`: W or x has a scale for each 128 of k.
+ThinKernel thin_kernel_e4m3(bool blocked, int64_t m);
+ThinKernel thin_kernel_e4m3_bf16(bool blocked, int64_t m);
+ThinKernel thin_kernel_bf16(int64_t m);
 
 // What may be tuned; 0 leaves it to the plan.
 struct ThinTuning {

@@ -3,11 +3,12 @@
 
 namespace octet::cuda {
 
-ThinKernel thin_kernel_bf16(int columns) {
+ThinKernel thin_kernel_bf16(int64_t m) {
   constexpr ThinForm form = ThinForm::bf16;
-  return columns == 1   ? thin::linear_kernel<form, false, 1, thin_warps(1)>
-         : columns == 2 ? thin::linear_kernel<form, false, 2, thin_warps(2)>
-                        : thin::linear_kernel<form, false, 4, thin_warps(4)>;
+  return m <= 4    ? thin::linear_kernel<form, false, 1, thin_warps(1)>
+         : m <= 8  ? thin::linear_kernel<form, false, 1, thin_warps(8)>
+         : m <= 16 ? thin::linear_kernel<form, false, 2, thin_warps(16)>
+                   : thin::linear_kernel<form, false, 4, thin_warps(32)>;
 }
 
 }  // namespace octet::cuda

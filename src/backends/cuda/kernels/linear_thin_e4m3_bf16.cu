@@ -7,16 +7,17 @@ namespace {
 constexpr ThinForm kForm = ThinForm::e4m3_bf16;
 
 template <bool Blocked>
-ThinKernel kernel_for(int columns) {
-  return columns == 1   ? thin::linear_kernel<kForm, Blocked, 1, thin_warps(1)>
-         : columns == 2 ? thin::linear_kernel<kForm, Blocked, 2, thin_warps(2)>
-                        : thin::linear_kernel<kForm, Blocked, 4, thin_warps(4)>;
+ThinKernel kernel_for(int64_t m) {
+  return m <= 4    ? thin::linear_kernel<kForm, Blocked, 1, thin_warps(1)>
+         : m <= 8  ? thin::linear_kernel<kForm, Blocked, 1, thin_warps(8)>
+         : m <= 16 ? thin::linear_kernel<kForm, Blocked, 2, thin_warps(16)>
+                   : thin::linear_kernel<kForm, Blocked, 4, thin_warps(32)>;
 }
 
 }  // namespace
 
-ThinKernel thin_kernel_e4m3_bf16(bool blocked, int columns) {
-  return blocked ? kernel_for<true>(columns) : kernel_for<false>(columns);
+ThinKernel thin_kernel_e4m3_bf16(bool blocked, int64_t m) {
+  return blocked ? kernel_for<true>(m) : kernel_for<false>(m);
 }
 
 }  // namespace octet::cuda

@@ -3,11 +3,12 @@
 
 namespace octet::cuda {
 
-ThinKernel thin_kernel_e4m3_blocked(int columns) {
+ThinKernel thin_kernel_e4m3_blocked(int64_t m) {
   constexpr ThinForm form = ThinForm::e4m3;
-  return columns == 1   ? thin::linear_kernel<form, true, 1, thin_warps(1)>
-         : columns == 2 ? thin::linear_kernel<form, true, 2, thin_warps(2)>
-                        : thin::linear_kernel<form, true, 4, thin_warps(4)>;
+  return m <= 4    ? thin::linear_kernel<form, true, 1, thin_warps(1)>
+         : m <= 8  ? thin::linear_kernel<form, true, 1, thin_warps(8)>
+         : m <= 16 ? thin::linear_kernel<form, true, 2, thin_warps(16)>
+                   : thin::linear_kernel<form, true, 4, thin_warps(32)>;
 }
 
 }  // namespace octet::cuda
