@@ -96,10 +96,12 @@ void make_parents(const fs::path& target) {
 void sync_path(const fs::path& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) refuse_errno("cannot flush to the disk", path);
-  const int failed = fsync(fd);
+  const int reason = fsync(fd) == 0 ? 0 : errno;
   close(fd);
   // Some network file systems cannot sync a folder; there the rename is as safe as it gets.
-  if (failed != 0 && errno != EINVAL) refuse_errno("cannot flush to the disk", path);
+  if (reason == 0 || reason == EINVAL) return;
+  errno = reason;
+  refuse_errno("cannot flush to the disk", path);
 }
 
 // Gives `from` the name `to`, which must be free unless `overwrite` allows to replace it.

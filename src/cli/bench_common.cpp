@@ -56,6 +56,7 @@ double prompt_flop(const model::Model& model) {
 std::vector<int32_t> random_prompt(const model::ModelConfig& config, int64_t count) {
   Philox random(0, 7);
   std::vector<int32_t> prompt;
+  prompt.reserve(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
     prompt.push_back(static_cast<int32_t>(random.bits() % static_cast<uint32_t>(config.vocab)));
   }
