@@ -9,7 +9,7 @@ help:
 	@echo 'make serve         install what is missing, build, quantize the demo model, compare, and'
 	@echo '                   serve it on 127.0.0.1:8000 (PORT=N for another port)'
 	@echo 'make demo          the same, but end with a sample completion'
-	@echo 'make test          all tests, the format check and 20 s of every fuzz target'
+	@echo 'make test          all tests, the format check and 10 s of every fuzz target'
 	@echo 'make bench         decode and prefill speed of the llama-3.2-1b shape, BF16 and FP8'
 	@echo 'make fuzz          fuzz every parser for SECONDS=60 each'
 	@echo 'make format        format the sources (format-check: only look)'
