@@ -12,11 +12,14 @@ namespace octet::cuda {
 namespace {
 
 constexpr int kLeastHeight = 8;        // a swizzled group of lines
-constexpr int kSmallBlock = 2 * 1024;  // of W: more than two of them make a stage
+constexpr int kSmallBlock = 8 * 1024;  // of W: more than two of them make a stage
 constexpr int kLeastRing = 48 * 1024;  // beside another block of the SM, else the block is alone
 // Two blocks that take no more than this are on an SM together: the next kernel's ring fills while
-// this one still runs.
+// this one still runs. Measured on an H200, that is worth more than a deeper ring for up to 8 rows;
+// beyond, x takes its part of the ring, and a block alone was faster by up to a fifth.
 constexpr int kHalfOfSm = 113 * 1024;
+constexpr int kMostSharedRows = 8;
+constexpr int kMostRing = 160 * 1024;
 
 template <typename T>
 T ceil_div(T a, T b) {
@@ -85,8 +88,9 @@ bool set_tiles(WgmmaArgs& a, std::span<const int> outputs, const DeviceCaps& cap
                const WgmmaTuning& tuning) {
   double least = 0;
   a.height = 0;
+  // Joins of more than two cost more than they save (8b.down, 32 rows: 20 us in two, 25 in four).
   for (const int split : {1, 2, 4, 8}) {
-    if (tuning.split > 0 ? split != tuning.split : split > a.blocks) continue;
+    if (tuning.split > 0 ? split != tuning.split : split > std::min(a.blocks, 2)) continue;
     const int clusters = clusters_of(caps, split);
     const int fewest = std::max(1, ceil_div(count_tiles(outputs, kWgmmaMostHeight), clusters));
     for (int each = fewest; each <= (split == 1 ? fewest + 2 : 1); ++each) {
@@ -129,7 +133,7 @@ bool set_memory(WgmmaArgs& a, const DeviceCaps& caps, const WgmmaTuning& tuning)
   const int stage = a.depth * (a.w_block + a.x_block);
   const int most = a.tiles_each * ceil_div(a.slice_blocks, a.depth);
   const auto set_stages = [&](int64_t room) {
-    if (tuning.ring_bytes > 0) room = std::min(room, fixed + tuning.ring_bytes);
+    room = std::min<int64_t>(room, fixed + (tuning.ring_bytes > 0 ? tuning.ring_bytes : kMostRing));
     a.stages = static_cast<int>(std::clamp<int64_t>((room - fixed) / (stage + 16), 0, most));
     a.x_ring_at = a.stages * a.depth * a.w_block;
     const int rings = a.stages * stage;
@@ -145,7 +149,8 @@ bool set_memory(WgmmaArgs& a, const DeviceCaps& caps, const WgmmaTuning& tuning)
                          rings - a.x_block + columns * kWgmmaBlock});
   };
   if (tuning.ring_bytes <= kHalfOfSm) set_stages(kHalfOfSm);
-  const bool good = a.stages == most || a.stages * stage >= kLeastRing;
+  const bool shares = tuning.ring_bytes > 0 || a.m <= kMostSharedRows;
+  const bool good = a.stages == most || (shares && a.stages * stage >= kLeastRing);
   if (!good || a.shared > kHalfOfSm) set_stages(caps.shared_bytes_per_block - 16 * 1024);
   return a.stages >= 1 && a.shared <= caps.shared_bytes_per_block;
 }
@@ -317,7 +322,7 @@ std::optional<std::string> refuses(const ops::OpDesc& desc, const DeviceCaps& ca
   return std::nullopt;
 }
 
-// Not measured yet: behind the thin kernels where those are good, before the library.
+// Behind the thin kernels where those are as good, before them for more rows.
 double estimate_us(const ops::OpDesc& desc, const DeviceCaps&) {
   const double bytes = static_cast<double>(desc.n) * static_cast<double>(desc.k);
   const double share = desc.m <= 8 ? 0.85 : 0.84;
