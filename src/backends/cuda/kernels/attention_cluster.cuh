@@ -91,7 +91,7 @@ __device__ __forceinline__ void fold_tiles(const RowParams& p, const BlockRows<C
 
 // A Worker is BlockRows with
 //   prepare(origin, first, end)   the block has the tiles [first, end) of those from `origin` on;
-//                                 loads what may be loaded before the wait
+//                                 loads and converts what may be before the wait
 //   for_each_prepared(use)        use(tile, TileResult), by the warps that computed the tile
 // Grid: (kv_heads * Cluster, range * packs, slots).
 template <class Worker, class C, class Params, class Shared>
