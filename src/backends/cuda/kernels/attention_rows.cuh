@@ -16,6 +16,7 @@
 #include <algorithm>
 
 #include "backends/cuda/kernels/attention_memory.cuh"
+#include "backends/cuda/kernels/cluster.cuh"
 #include "backends/cuda/kernels/launch.cuh"
 
 namespace octet::cuda {
@@ -92,6 +93,7 @@ struct ClusterExchange {
   static constexpr int Parts = C::BlockTiles * (C::Dim / 8 + C::Cluster - 1);
   alignas(16) float o[Parts][kGroupRows][8];
   float2 max_sum[kSplitTiles][kGroupRows];
+  cluster::Mailbox mailbox;
 };
 struct NoMore {};
 template <class C>
