@@ -20,11 +20,9 @@ namespace octet::cuda {
 struct SplitTiles {
   int first = 0, end = 0;           // tiles, from the split's beginning
   int first_block = 0, active = 0;  // blocks
-
-  // Column tiles of `all` that active block `block` folds.
-  __device__ __forceinline__ int parts(int all, int block) const {
-    return (all - block + active - 1) / active;
-  }
+  // Divided before the wait: how many column tiles this block folds, and where the first one of a
+  // warp goes, the `part`th of block `block`.
+  int parts = 0, part = 0, block = 0;
 };
 
 // Sends one tile's results to the blocks that fold them; a block alone keeps them.
@@ -40,8 +38,7 @@ __device__ __forceinline__ void send_tile(const BlockRows<C>& rows, ClusterExcha
     }
   };
   const int slots = tiles.active * C::BlockTiles, slot = tile - tiles.first_block * C::BlockTiles;
-  const int column = rows.column_tile(0);
-  int part = column / tiles.active, block = column - part * tiles.active;
+  int part = tiles.part, block = tiles.block;
 #pragma unroll
   for (int n = 0; n < C::ValueTiles; ++n) {
 #pragma unroll
@@ -72,9 +69,8 @@ __device__ __forceinline__ void fold_tiles(const RowParams& p, const BlockRows<C
                                            const ClusterExchange<C>& from, const SplitTiles& tiles,
                                            int block, int split, int count) {
   const int slots = tiles.active * C::BlockTiles, origin = tiles.first_block * C::BlockTiles;
-  const int parts = tiles.parts(C::Dim / 8, block);
   const int shift = count == 1 ? 0 : kWarp - __clz(count - 1);  // rows, to a power of two
-  for (int i = static_cast<int>(threadIdx.x); i < parts << (shift + 2); i += C::Threads) {
+  for (int i = static_cast<int>(threadIdx.x); i < tiles.parts << (shift + 2); i += C::Threads) {
     const int column = i % 4 * 2, row = (i / 4) & ((1 << shift) - 1), part = i >> (shift + 2);
     if (row >= count) continue;
     float max = attention_rule::kNoMax, sum = 0.0f, o[2] = {0.0f, 0.0f};
@@ -123,8 +119,11 @@ __device__ __forceinline__ void cluster_rows(const Params& p, Shared& s) {
   cluster::wait();  // all blocks have begun: their shared memory may be written
   const int own = rank - tiles.first_block;
   if (first < end) {
+    tiles.parts = (C::Dim / 8 - own + tiles.active - 1) / tiles.active;
+    tiles.part = worker.column_tile(0) / tiles.active;
+    tiles.block = worker.column_tile(0) - tiles.part * tiles.active;
     if (threadIdx.x == 0) {
-      const int row_bytes = tiles.parts(C::Dim / 8, own) * 32 + 8;
+      const int row_bytes = tiles.parts * 32 + 8;
       cluster::expect(s.more.mailbox, (tiles.end - tiles.first) * item.count * row_bytes);
     }
     worker.prepare(origin, first, end);
