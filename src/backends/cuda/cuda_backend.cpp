@@ -12,8 +12,8 @@ namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{256} << 20;
 // What the driver takes beside our own allocations, once kernels are loaded and steps captured:
-// code and local memory of the kernels, cuBLASLt's own, and some 2 MiB a graph. Measured on an H200:
-// 6 to 80 MB in runs with few shapes of steps.
+// code and local memory of the kernels, cuBLASLt's own, and some 2 MiB a graph. Measured on an
+// H200: 6 to 80 MB in runs with few shapes of steps.
 constexpr int64_t kReserveBytes = int64_t{256} << 20;
 constexpr size_t kEvents = 8;  // points that can be waited for at a time
 
