@@ -4,16 +4,6 @@
 #include <chrono>
 
 namespace octet::cli {
-namespace {
-
-ops::KvLayout layout_of(const model::Model& model, const BatchRunOptions& options) {
-  model::KvOptions kv = engine::kv_options(model, options.kv_type, options.block_tokens);
-  kv.unit_scale = options.unit_kv_scale;
-  return model::kv_layout(model.config(), kv);
-}
-
-}  // namespace
-
 BatchRun::BatchRun(const model::Model& model, ops::Backend& backend, const BatchRunOptions& options)
     : options_(options),
       blocks_per_sequence_((options.max_tokens + options.block_tokens - 1) / options.block_tokens),
@@ -22,8 +12,9 @@ BatchRun::BatchRun(const model::Model& model, ops::Backend& backend, const Batch
               .blocks_per_sequence = blocks_per_sequence_,
               .logits_rows = options.sequences,
               .block_tokens = options.block_tokens},
-      kv_(backend, layout_of(model, options), options.sequences * blocks_per_sequence_,
-          model.kv_scales()),
+      kv_(backend,
+          engine::kv_layout_of(model, options.kv_type, options.block_tokens, options.unit_kv_scale),
+          options.sequences * blocks_per_sequence_, model.kv_scales()),
       runner_(model, backend, kv_, limits_, /*max_logprobs=*/0, backend.info().launch_depth),
       ledger_(engine::ledger_of(model, backend.info(), kv_.layout(), limits_, 0)),
       depth_(backend.info().launch_depth) {

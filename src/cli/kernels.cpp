@@ -8,6 +8,7 @@
 #include "cli/output.h"
 #include "cli/verbs.h"
 #include "engine/capacity.h"
+#include "ops/kernel_table.h"
 
 namespace octet::cli {
 namespace {
@@ -23,19 +24,6 @@ struct Problem {
   ops::OpDesc desc;
   OrderedGroups<std::string, int64_t> modules;
 };
-
-// As the CPU backend describes its problems (backends/cpu/select.h).
-ops::OpDesc describe(std::string op, const ops::Linear& linear, DType activation) {
-  ops::OpDesc desc;
-  desc.op = std::move(op);
-  desc.n = linear.out;
-  desc.k = linear.in;
-  desc.weight = linear.quant ? linear.quant.codes.type : linear.plain.type;
-  if (linear.quant) desc.weight_format = linear.quant.format;
-  desc.input_format = linear.input;
-  desc.activation = activation;
-  return desc;
-}
 
 ops::OpDesc describe_attention(const OpenModel& open) {
   const model::Model& model = open.model();
@@ -87,14 +75,14 @@ std::vector<Problem> problems_of(const OpenModel& open) {
         break;
       case Role::expert_gate_up:
         if (linear.name.ends_with(".gate_proj")) {
-          add(describe("moe_experts", linear, model.activation()), linear.name);
+          add(ops::describe("moe_experts", linear, 0, model.activation()), linear.name);
         }
         break;
       case Role::lm_head:
-        add(describe("head_linear", linear, model.activation()), linear.name);
+        add(ops::describe("head_linear", linear, 0, model.activation()), linear.name);
         break;
       default:
-        add(describe("linear", linear, model.activation()), linear.name);
+        add(ops::describe("linear", linear, 0, model.activation()), linear.name);
     }
   }
   return problems;

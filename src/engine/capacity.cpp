@@ -118,13 +118,15 @@ DType kv_dtype(const model::Model& model, model::KvType type) {
   return model.fp8_attention() ? DType::e4m3 : model.activation();
 }
 
-model::KvOptions kv_options(const model::Model& model, model::KvType type, int64_t block_tokens) {
+ops::KvLayout kv_layout_of(const model::Model& model, model::KvType type, int64_t block_tokens,
+                           bool unit_scale) {
   model::KvOptions options;
   options.type = kv_dtype(model, type);
   options.activation = model.activation();
   options.block_tokens = block_tokens;
   options.fixed_scales = !model.kv_scales().k.empty();
-  return options;
+  options.unit_scale = unit_scale;
+  return model::kv_layout(model.config(), options);
 }
 
 int64_t mapped_weight_bytes(const model::Model& model) {

@@ -55,8 +55,10 @@ int64_t kv_budget(const ops::BackendInfo& info, double utilization, const Ledger
 // The cache's element type under --kv-cache-dtype, for this model's arithmetic.
 DType kv_dtype(const model::Model& model, model::KvType type);
 
-// The KV options of a model: type, block size, fixed scales where the checkpoint brings them.
-model::KvOptions kv_options(const model::Model& model, model::KvType type, int64_t block_tokens);
+// The cache of a model of that type and block size, with fixed scales where the checkpoint brings
+// them. `unit_scale`: MLA's FP8 latent without scales, for comparison.
+ops::KvLayout kv_layout_of(const model::Model& model, model::KvType type, int64_t block_tokens,
+                           bool unit_scale = false);
 
 // Weight bytes that are mapped rather than owned, where the device computes on the host's memory.
 int64_t mapped_weight_bytes(const model::Model& model);

@@ -8,12 +8,6 @@
 namespace octet::engine {
 namespace {
 
-ops::KvLayout session_layout(const model::Model& model, const SessionOptions& options) {
-  model::KvOptions kv = kv_options(model, options.kv_type, options.block_tokens);
-  kv.unit_scale = options.unit_kv_scale;
-  return model::kv_layout(model.config(), kv);
-}
-
 int64_t blocks_for(const SessionOptions& options) {
   return (options.max_tokens + options.block_tokens - 1) / options.block_tokens;
 }
@@ -36,8 +30,9 @@ Session::Session(const model::Model& model, ops::Backend& backend, const Session
       options_(options),
       blocks_per_sequence_(blocks_for(options)),
       limits_(session_limits(options)),
-      kv_(backend, session_layout(model, options), options.sequences * blocks_per_sequence_,
-          model.kv_scales()),
+      kv_(backend,
+          kv_layout_of(model, options.kv_type, options.block_tokens, options.unit_kv_scale),
+          options.sequences * blocks_per_sequence_, model.kv_scales()),
       arena_bytes_(engine::arena_bytes(model, kv_.layout(), limits_)),
       arena_(backend.alloc(arena_bytes_, "activations")),
       batch_(backend, limits_),

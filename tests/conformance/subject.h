@@ -20,7 +20,6 @@ struct Subject {
       make;
   // The kernels that accept a problem.
   std::function<std::vector<std::string>(const ops::OpDesc&)> kernels;
-  bool host_memory = false;  // weights may lie in a mapped file, at any byte
   // Follows attention_rule.h in how P is rounded: then attention is also held to an oracle that
   // rounds P alike, which is far tighter.
   bool attention_rule = false;

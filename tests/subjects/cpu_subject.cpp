@@ -20,7 +20,6 @@ std::vector<Subject> subjects() {
     static const cpu::CpuBackend all(cpu::CpuOptions{.threads = 2});
     return all.kernels_for(desc);
   };
-  subject.host_memory = true;
   subject.attention_rule = true;
   return {subject};
 }

@@ -20,28 +20,10 @@ CpuCaps caps_of(const CpuOptions& options, const ThreadPool& threads) {
   return caps;
 }
 
-// The parts of a description that come from a weight.
-void describe_weight(const ops::Linear& w, ops::OpDesc& desc) {
-  if (w.quant) {
-    desc.weight = w.quant.codes.type;
-    desc.weight_format = w.quant.format;
-  } else {
-    desc.weight = w.plain.type;
-  }
-  desc.input_format = w.input;
-}
-
 ops::OpDesc describe(const char* op, const ops::Activation& x, const ops::Linear& w) {
-  ops::OpDesc desc;
-  desc.op = op;
-  desc.m = x.rows();
-  desc.n = w.out;
-  desc.k = w.in;
-  describe_weight(w, desc);
   // A product of codes does not depend on what else is at hand.
-  const bool plain = x.plain && (!w.input || desc.op != "linear");
-  desc.activation = plain ? x.plain.type : DType::bf16;
-  return desc;
+  const bool plain = x.plain && (!w.input || op != std::string_view("linear"));
+  return ops::describe(op, w, x.rows(), plain ? x.plain.type : DType::bf16);
 }
 
 // kv_b's products take their activations plain, whatever kv_b.input says for other uses.

@@ -17,8 +17,6 @@
 // rows are computed with it.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <map>
 #include <optional>
 #include <string>
@@ -26,6 +24,7 @@
 #include <vector>
 
 #include "backends/cpu/kernels/kernel.h"
+#include "ops/kernel_table.h"
 
 namespace octet::cpu {
 
@@ -70,42 +69,13 @@ template <typename Row>
 Picked<Row> pick(const std::vector<Row>& rows, const ops::OpDesc& desc, const CpuCaps& caps,
                  const std::string& pin) {
   Picked<Row> picked;
-  std::vector<const Row*> able;
-  for (const Row& row : rows) {
-    if (!pin.empty() && row.name != pin) {
-      picked.rejected.push_back({std::string(row.name), "another kernel is pinned"});
-    } else if (auto reason = row.refuses(desc, caps)) {
-      picked.rejected.push_back({std::string(row.name), *reason});
-    } else {
-      able.push_back(&row);
-    }
-  }
-  const auto fastest = [&](const ops::OpDesc& problem, std::string_view id) {
-    const Row* best = nullptr;
-    for (const Row* row : able) {
-      if (!id.empty() && row->reduction_id != id) continue;
-      if (!best || row->estimate_us(problem, caps) < best->estimate_us(problem, caps)) best = row;
-    }
-    return best;
-  };
-  if (able.empty()) {
-    std::string text = fmt::format("no CPU kernel runs {}", ops::to_string(desc));
-    for (const auto& [kernel, reason] : picked.rejected) {
-      text += fmt::format("; {}: {}", kernel, reason);
-    }
-    throw Fault(text);
-  }
+  const auto able = ops::able_rows("CPU", rows, desc, caps, pin, picked.rejected);
   ops::OpDesc one = desc;
   one.m = 1;
-  picked.row = fastest(desc, fastest(one, {})->reduction_id);
+  const std::string_view order = ops::fastest_row(able, one, caps, {})->reduction_id;
+  picked.row = ops::fastest_row(able, desc, caps, order);
   picked.estimate_us = picked.row->estimate_us(desc, caps);
-  for (const Row* row : able) {
-    if (row == picked.row) continue;
-    picked.rejected.push_back({std::string(row->name),
-                               row->reduction_id == picked.row->reduction_id
-                                   ? fmt::format("slower: {:.1f} us", row->estimate_us(desc, caps))
-                                   : fmt::format("sums in another order: {}", row->reduction_id)});
-  }
+  ops::reject_others(able, picked.row, desc, caps, order, picked.rejected);
   return picked;
 }
 

@@ -3,6 +3,7 @@
 
 #include "backends/cuda/cuda_backend.h"
 #include "backends/cuda/kernels/ops.h"
+#include "ops/kernel_table.h"
 
 namespace octet::cuda {
 
@@ -55,11 +56,11 @@ void CudaBackend::linear_group(const ops::Activation& x, std::span<const ops::Li
   const DType activation = x.plain ? x.plain.type : DType::bf16;
   // Neighbours that the same row runs and that are alike but for their outputs go in one launch.
   for (size_t begin = 0; begin < ws.size();) {
-    const ops::OpDesc first = describe("linear", *ws[begin], x.rows(), activation);
+    const ops::OpDesc first = ops::describe("linear", *ws[begin], x.rows(), activation);
     const LinearRow& row = row_for(linear_rows(), first);
     size_t end = begin + 1;
     for (; end < ws.size(); ++end) {
-      ops::OpDesc next = describe("linear", *ws[end], x.rows(), activation);
+      ops::OpDesc next = ops::describe("linear", *ws[end], x.rows(), activation);
       if (&row_for(linear_rows(), next) != &row) break;
       const bool alike = next.k == first.k && next.weight == first.weight &&
                          next.weight_format == first.weight_format &&
@@ -76,7 +77,7 @@ void CudaBackend::linear_group(const ops::Activation& x, std::span<const ops::Li
 
 void CudaBackend::head_linear(const Tensor& x, const ops::Linear& w, const Tensor& out) {
   const ops::Linear* const one = &w;
-  const LinearRow& row = row_for(head_rows(), describe("head_linear", w, x.rows(), x.type));
+  const LinearRow& row = row_for(head_rows(), ops::describe("head_linear", w, x.rows(), x.type));
   row.launch(context_, x, {&one, 1}, {&out, 1});
 }
 

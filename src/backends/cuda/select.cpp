@@ -1,10 +1,9 @@
 #include "backends/cuda/select.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "backends/cuda/kernels/linear_rows.h"
+#include "ops/kernel_table.h"
 
 namespace octet::cuda {
 namespace {
@@ -13,22 +12,6 @@ std::vector<LinearRow> joined(std::initializer_list<std::span<const LinearRow>> 
   std::vector<LinearRow> rows;
   for (const auto& table : tables) rows.insert(rows.end(), table.begin(), table.end());
   return rows;
-}
-
-// The able row with the least estimate for `desc`, the first of equals; of those that sum as `id`
-// says, unless it is empty.
-const LinearRow* fastest(const std::vector<const LinearRow*>& able, const ops::OpDesc& desc,
-                         const DeviceCaps& caps, std::string_view id) {
-  const LinearRow* best = nullptr;
-  double least = 0;
-  for (const LinearRow* row : able) {
-    if (!id.empty() && row->reduction_id != id) continue;
-    const double estimate = row->estimate_us(desc, caps);
-    if (best && estimate >= least) continue;
-    best = row;
-    least = estimate;
-  }
-  return best;
 }
 
 // The order of summation that is fastest for one row, of those in which any number of rows can be
@@ -49,7 +32,7 @@ std::string_view order_for_every_m(const std::vector<LinearRow>& rows, ops::OpDe
     return std::ranges::none_of(
         many, [&](const LinearRow* other) { return other->reduction_id == row->reduction_id; });
   });
-  const LinearRow* const best = fastest(one, desc, caps, {});
+  const LinearRow* const best = ops::fastest_row(one, desc, caps, {});
   return best ? best->reduction_id : std::string_view();
 }
 
@@ -70,50 +53,15 @@ const std::vector<LinearRow>& head_rows() {
 PickedLinear pick_linear(const std::vector<LinearRow>& rows, const ops::OpDesc& desc,
                          const DeviceCaps& caps, bool deterministic, const std::string& pin) {
   PickedLinear picked;
-  std::vector<const LinearRow*> able;
-  for (const LinearRow& row : rows) {
-    if (!pin.empty() && row.name != pin) {
-      picked.rejected.push_back({std::string(row.name), "another kernel is pinned"});
-    } else if (auto reason = row.refuses(desc, caps)) {
-      picked.rejected.push_back({std::string(row.name), *reason});
-    } else {
-      able.push_back(&row);
-    }
-  }
-  if (able.empty()) {
-    std::string text = fmt::format("no CUDA kernel runs {}", ops::to_string(desc));
-    for (const auto& [kernel, reason] : picked.rejected) {
-      text += fmt::format("; {}: {}", kernel, reason);
-    }
-    throw Fault(text);
-  }
+  const auto able = ops::able_rows("CUDA", rows, desc, caps, pin, picked.rejected);
   // Under --deterministic, the order of summation; it depends on everything but m.
   const std::string_view order =
       deterministic && pin.empty() ? order_for_every_m(rows, desc, caps) : std::string_view();
-  picked.row = fastest(able, desc, caps, order);
+  picked.row = ops::fastest_row(able, desc, caps, order);
   invariant(picked.row, "no kernel for this number of rows sums in the order of the others");
   picked.estimate_us = picked.row->estimate_us(desc, caps);
-  for (const LinearRow* row : able) {
-    if (row == picked.row) continue;
-    const bool fits = order.empty() || row->reduction_id == order;
-    picked.rejected.push_back({std::string(row->name),
-                               fits ? fmt::format("slower: {:.1f} us", row->estimate_us(desc, caps))
-                                    : fmt::format("sums in another order: {}", row->reduction_id)});
-  }
+  ops::reject_others(able, picked.row, desc, caps, order, picked.rejected);
   return picked;
-}
-
-ops::OpDesc describe(std::string op, const ops::Linear& linear, int64_t m, DType activation) {
-  ops::OpDesc desc;
-  desc.op = std::move(op);
-  desc.m = m;
-  desc.n = linear.out;
-  desc.k = linear.in;
-  desc.weight = linear.quant ? linear.quant.codes.type : linear.plain.type;
-  if (linear.quant) desc.weight_format = linear.quant.format;
-  if (desc.op != "head_linear") desc.input_format = linear.input;
-  desc.activation = activation;
-  return desc;
 }
 
 }  // namespace octet::cuda

@@ -48,7 +48,4 @@ struct PickedLinear {
 PickedLinear pick_linear(const std::vector<LinearRow>& rows, const ops::OpDesc& desc,
                          const DeviceCaps& caps, bool deterministic, const std::string& pin);
 
-// `linear` as the table sees it, for m rows of x.
-ops::OpDesc describe(std::string op, const ops::Linear& linear, int64_t m, DType activation);
-
 }  // namespace octet::cuda

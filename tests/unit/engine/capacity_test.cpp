@@ -18,8 +18,7 @@ TEST_P(Capacity, ArenaIsExact) {
   constexpr int64_t block = 16, table = 3;
   const StepLimits limits{
       .rows = 24, .sequences = 6, .blocks_per_sequence = table, .logits_rows = 6};
-  const ops::KvLayout layout = model::kv_layout(
-      rig.model->config(), kv_options(*rig.model, model::KvType::automatic, block));
+  const ops::KvLayout layout = kv_layout_of(*rig.model, model::KvType::automatic, block);
   const model::KvStore kv(rig.backend, layout, 6 * table, rig.model->kv_scales());
   const size_t bytes = arena_bytes(*rig.model, layout, limits);
 
@@ -60,8 +59,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Capacity,
 
 TEST(KvBlocks, AreAsManyAsAllSequencesCanUse) {
   const Rig rig;
-  const ops::KvLayout layout =
-      model::kv_layout(rig.model->config(), kv_options(*rig.model, model::KvType::automatic, 16));
+  const ops::KvLayout layout = kv_layout_of(*rig.model, model::KvType::automatic, 16);
   const int64_t bytes = layout.bytes_per_block();
   const auto blocks = [&](int64_t length, int64_t seqs, int64_t asked, int64_t most) {
     return kv_blocks({layout, length, seqs, asked, most});
