@@ -4,6 +4,7 @@
 #include <chrono>
 
 namespace octet::cli {
+
 BatchRun::BatchRun(const model::Model& model, ops::Backend& backend, const BatchRunOptions& options)
     : options_(options),
       blocks_per_sequence_((options.max_tokens + options.block_tokens - 1) / options.block_tokens),

@@ -105,4 +105,16 @@ __device__ __forceinline__ void arrive_after_copies(uint64_t* barrier) {
                : "memory");
 }
 
+// Where a ring stands: slot and parity of the round.
+struct RingPosition {
+  int slot = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void advance(int stages) {
+    if (++slot == stages) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
 }  // namespace octet::cuda

@@ -4,6 +4,7 @@
 #include "backends/cuda/kernels/bulk_copy.cuh"
 #include "backends/cuda/kernels/device_math.cuh"
 #include "backends/cuda/kernels/launch.cuh"
+#include "backends/cuda/kernels/linear_outputs.cuh"
 #include "backends/cuda/kernels/linear_thin.h"
 
 namespace octet::cuda::thin {
@@ -129,32 +130,6 @@ struct Slice {
     bytes = min(a.k_bytes - first * kThinUnit, count * kThinUnit);
   }
 };
-
-__device__ __forceinline__ int matrix_of(const ThinArgs& a, int tile) {
-  int i = 0;
-  while (i + 1 < a.matrices && tile >= a.matrix[i + 1].first_tile) ++i;
-  return i;
-}
-
-// What an output needs beside its sum: its scale and bias.
-struct OutputConstants {
-  float scale = 1.0f, bias = 0.0f;
-};
-__device__ __forceinline__ OutputConstants output_constants(const ThinArgs& a, int tile, int row) {
-  const ThinMatrix& w = a.matrix[matrix_of(a, tile)];
-  const int n = (tile - w.first_tile) * kThinTile + row;
-  OutputConstants constants;
-  if (n >= w.n) return constants;
-  if (w.scale && !a.w_blocked) {
-    constants.scale = w.scale[static_cast<uint32_t>(n) / a.w_cell_rows * a.w_scale_row];
-  }
-  if (w.bias) {
-    constants.bias = a.bias_bf16  ? to_float(static_cast<const __nv_bfloat16*>(w.bias)[n])
-                     : a.bias_f16 ? to_float(static_cast<const __half*>(w.bias)[n])
-                                  : static_cast<const float*>(w.bias)[n];
-  }
-  return constants;
-}
 
 // out[m, n of (tile, row)] = sum · scales + bias.
 __device__ __forceinline__ void store_output(const ThinArgs& a, int tile, int row, int m, float sum,
@@ -297,18 +272,6 @@ __device__ __forceinline__ void quantize_x(const ThinArgs& a, const Slice& slice
 
 // --- the two roles ---------------------------------------------------------------------
 
-// Where a ring stands: slot and parity of the round.
-struct RingPosition {
-  int slot = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void advance(int stages) {
-    if (++slot == stages) {
-      slot = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 // One warp: brings W, and the scales of its blocks, into the ring.
 template <bool Blocked, int Warps>
 __device__ __forceinline__ void produce(const ThinArgs& a, const Slice& slice, int tile, int end,
@@ -430,7 +393,7 @@ __device__ __forceinline__ void consume(const ThinArgs& a, const Slice& slice, i
       }
     }
     if (a.split == 1 && tile + 1 < end && tid < a.m * kThinTile) {
-      constants = output_constants(a, tile + 1, tid % kThinTile);
+      constants = output_constants(a, tile + 1, tid % kThinTile, kThinTile);
     }
   }
 }
@@ -447,7 +410,8 @@ __device__ __forceinline__ void join_slices(const ThinArgs& a, int begin, int en
   for (int i = rank * Warps * kWarp + static_cast<int>(threadIdx.x); i < count;
        i += a.split * Warps * kWarp) {
     const int m = i / rows, at = begin * kThinTile + i % rows;
-    const OutputConstants constants = output_constants(a, at / kThinTile, at % kThinTile);
+    const OutputConstants constants =
+        output_constants(a, at / kThinTile, at % kThinTile, kThinTile);
     float sum = 0.0f;
     for (int r = 0; r < a.split; ++r) {
       sum += __ldcg(a.partial + (int64_t{r} * a.m + m) * line + at);
@@ -488,7 +452,7 @@ __global__ void __launch_bounds__((Warps + 1) * kWarp, Columns > 1 || Warps > 8 
     produce<Blocked, Warps>(a, slice, begin, end, shared, full, empty);
   } else {
     const OutputConstants constants =
-        output_constants(a, begin, static_cast<int>(threadIdx.x) % kThinTile);
+        output_constants(a, begin, static_cast<int>(threadIdx.x) % kThinTile, kThinTile);
     wait_for_previous();
     bool quantized = false;
     if constexpr (F == ThinForm::e4m3 && Columns == 1) {

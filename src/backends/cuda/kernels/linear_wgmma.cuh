@@ -3,6 +3,7 @@
 
 #include "backends/cuda/kernels/device_math.cuh"
 #include "backends/cuda/kernels/launch.cuh"
+#include "backends/cuda/kernels/linear_outputs.cuh"
 #include "backends/cuda/kernels/linear_wgmma.h"
 #include "backends/cuda/kernels/wgmma.cuh"
 
@@ -19,12 +20,6 @@ struct Share {
     count = max(0, min(a.slice_blocks, a.blocks - first));
   }
 };
-
-__device__ __forceinline__ int matrix_of(const WgmmaArgs& a, int tile) {
-  int i = 0;
-  while (i + 1 < a.matrices && tile >= a.matrix[i + 1].first_tile) ++i;
-  return i;
-}
 
 // Waits for the warpgroup that multiplies.
 __device__ __forceinline__ void sync_consumers() {
@@ -114,7 +109,7 @@ __device__ __forceinline__ void produce(const WgmmaArgs& a, const Share& share, 
   for (int slot = 0; slot < filled; ++slot, x.advance(a, share)) {
     copy_x(a, share, x, slot, shared, full, again);
   }
-  RingSlot ring{0, 1};
+  RingPosition ring{0, 1};
 #pragma unroll 1
   for (; w.more(share); w.advance(a, share)) {
     wait_or_trap(&empty[ring.slot], ring.parity ^ 1);
@@ -126,26 +121,6 @@ __device__ __forceinline__ void produce(const WgmmaArgs& a, const Share& share, 
 
 // --- scales ----------------------------------------------------------------------------
 
-// Row `i` of the share: its scale and bias, and zeros behind the last output.
-struct OutputConstants {
-  float scale = 1.0f, bias = 0.0f;
-};
-__device__ __forceinline__ OutputConstants output_constants(const WgmmaArgs& a, int tile, int row) {
-  const WgmmaMatrix& w = a.matrix[matrix_of(a, tile)];
-  const int n = (tile - w.first_tile) * a.height + row;
-  OutputConstants constants;
-  if (n >= w.n) return constants;
-  if (w.scale && !a.w_blocked) {
-    constants.scale = w.scale[static_cast<uint32_t>(n) / a.w_cell_rows * a.w_scale_row];
-  }
-  if (w.bias) {
-    constants.bias = a.bias_bf16  ? to_float(static_cast<const __nv_bfloat16*>(w.bias)[n])
-                     : a.bias_f16 ? to_float(static_cast<const __half*>(w.bias)[n])
-                                  : static_cast<const float*>(w.bias)[n];
-  }
-  return constants;
-}
-
 // Constants of all outputs of the share, as float2 [tiles_each, height]; and the scales of the
 // blocks of W: a tile has lines of at most two cells, so float [tiles_each, 2, slice_blocks].
 template <bool Blocked>
@@ -153,7 +128,8 @@ __device__ __forceinline__ void load_w_scales(const WgmmaArgs& a, const Share& s
                                               float2* constants, float* w_scales) {
   const int tid = static_cast<int>(threadIdx.x);
   for (int i = tid; i < (share.end - share.begin) * a.height; i += kWgmmaConsumers) {
-    const OutputConstants c = output_constants(a, share.begin + i / a.height, i % a.height);
+    const OutputConstants c =
+        output_constants(a, share.begin + i / a.height, i % a.height, a.height);
     constants[i] = {c.scale, c.bias};
   }
   if constexpr (Blocked) {
@@ -308,7 +284,7 @@ __device__ __forceinline__ void consume(const WgmmaArgs& a, const Share& share, 
   const auto* const constants = reinterpret_cast<const float2*>(shared + a.constants_at);
   const auto* const w_scales = reinterpret_cast<const float*>(shared + a.w_scales_at);
   const auto* const x_scales = reinterpret_cast<const float*>(shared + a.x_scales_at);
-  RingSlot ring;
+  RingPosition ring;
   for (int tile = share.begin; tile < share.end; ++tile) {
     BlockScales<N, Halves, Blocked> scales{};
     scales.x = x_scales;

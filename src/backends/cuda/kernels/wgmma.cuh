@@ -128,16 +128,4 @@ __device__ __forceinline__ void wait_or_trap(uint64_t* barrier, uint32_t parity)
   }
 }
 
-// Where a ring stands: slot and parity of the round.
-struct RingSlot {
-  int slot = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void advance(int stages) {
-    if (++slot == stages) {
-      slot = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 }  // namespace octet::cuda
