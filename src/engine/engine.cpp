@@ -95,7 +95,7 @@ Submitted Engine::submit(GenRequest request, EventSink sink) {
       result.unavailable = fault_;
       return result;
     }
-    if (pending_ >= options_.max_queued_requests + options_.max_num_seqs) {
+    if (pending_ >= max_requests()) {
       result.overloaded = true;
       return result;
     }

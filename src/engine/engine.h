@@ -111,6 +111,10 @@ class Engine {
   // from a Fault of ours.
   void rethrow_fault() const;
   const Ledger& ledger() const { return ledger_; }
+  // The most requests that run and wait together: what asks for more at once can never be accepted.
+  int64_t max_requests() const {
+    return int64_t{options_.max_queued_requests} + options_.max_num_seqs;
+  }
   int64_t max_model_len() const { return scheduler_config_.max_model_len; }
   int32_t max_logprobs() const { return options_.max_logprobs; }
   const model::Model& model() const { return model_; }

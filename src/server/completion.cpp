@@ -9,6 +9,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <exception>
+#include <stop_token>
 #include <utility>
 
 #include "server/answer.h"
@@ -44,15 +45,28 @@ class Cancelling {
 
 using Ids = std::vector<int32_t>;
 
-std::vector<Ids> encode_all(const CompletionContext& context, const CompletionRequest& request) {
+// A text is encoded up to the longest prompt that can be admitted and no further.
+Ids encode_text(const CompletionContext& context, const CompletionRequest& request,
+                const std::string& text) {
+  const int64_t most = context.served.max_model_len - 1;  // one is for the output
+  std::optional<Ids> ids = context.tokenizer.encode_at_most(
+      static_cast<size_t>(most), text, {.add_special_tokens = request.add_special});
+  if (ids) return std::move(*ids);
+  throw ApiError(400,
+                 fmt::format("The prompt has more than {} tokens ({} bytes of text); the maximum "
+                             "context length is {} tokens, of which at least 1 is for the output.",
+                             most, text.size(), context.served.max_model_len),
+                 "BadRequestError", "prompt");
+}
+
+// Ends early, with fewer prompts than asked for, once the client has `gone`.
+std::vector<Ids> encode_all(const CompletionContext& context, const CompletionRequest& request,
+                            const std::stop_token& gone) {
   std::vector<Ids> all;
   for (const Prompt& prompt : request.prompts) {
-    if (const auto* ids = std::get_if<Ids>(&prompt)) {
-      all.push_back(*ids);
-    } else {
-      all.push_back(context.tokenizer.encode(std::get<std::string>(prompt),
-                                             {.add_special_tokens = request.add_special}));
-    }
+    if (gone.stop_requested()) return all;
+    const auto* ids = std::get_if<Ids>(&prompt);
+    all.push_back(ids ? *ids : encode_text(context, request, std::get<std::string>(prompt)));
   }
   for (const Ids& ids : all) {
     for (const int32_t id : ids) {
@@ -70,26 +84,39 @@ std::vector<Ids> encode_all(const CompletionContext& context, const CompletionRe
 // Short prompts are encoded here and now. Long ones would hold up every other connection, so they
 // are encoded on a worker.
 asio::awaitable<std::vector<Ids>> encode(const CompletionContext& context,
-                                         const CompletionRequest& request) {
+                                         const CompletionRequest& request, std::stop_token gone) {
   constexpr size_t is_long = 32 << 10;
   size_t bytes = 0;
   for (const Prompt& prompt : request.prompts) {
     if (const auto* text = std::get_if<std::string>(&prompt)) bytes += text->size();
   }
-  if (bytes < is_long) co_return encode_all(context, request);
+  if (bytes < is_long) co_return encode_all(context, request, gone);
 
   const asio::any_io_executor home = co_await asio::this_coro::executor;
   std::vector<Ids> all;
   std::exception_ptr failure;
   co_await asio::post(asio::bind_executor(context.workers, asio::use_awaitable));
   try {
-    all = encode_all(context, request);
+    all = encode_all(context, request, gone);
   } catch (...) {
     failure = std::current_exception();
   }
   co_await asio::post(asio::bind_executor(home, asio::use_awaitable));
   if (failure) std::rethrow_exception(failure);
   co_return all;
+}
+
+// What no waiting can make fit is the request's own fault, not an overload.
+void refuse_too_many(const CompletionContext& context, const CompletionRequest& request) {
+  const int64_t wanted = static_cast<int64_t>(request.prompts.size()) * request.n;
+  const int64_t most = context.engine.max_requests();
+  if (wanted <= most) return;
+  throw ApiError(400,
+                 fmt::format("the request asks for {} completions ({} prompts times n = {}), and "
+                             "this server takes at most {} at once (--max-queued-requests and "
+                             "--max-num-seqs together); send fewer in one request",
+                             wanted, request.prompts.size(), request.n, most),
+                 "BadRequestError", request.n > most ? "n" : "prompt");
 }
 
 void submit(const CompletionContext& context, const CompletionRequest& request,
@@ -144,11 +171,15 @@ asio::awaitable<void> complete(const CompletionContext& context, const Completio
                               .count();
   const auto events = std::make_shared<EventQueue>(co_await asio::this_coro::executor);
   const OpenQueues::Entry entry(context.open, events);
-  const std::shared_ptr<void> watch =
-      responder.watch([events] { events->close(EventQueue::Closed::client_gone); });
+  std::stop_source gone;
+  const std::shared_ptr<void> watch = responder.watch([events, gone]() mutable {
+    gone.request_stop();
+    events->close(EventQueue::Closed::client_gone);
+  });
   std::vector<Running> choices;
   const Cancelling cancelling(context.engine, choices);
-  std::vector<Ids> prompts = co_await encode(context, request);
+  refuse_too_many(context, request);
+  std::vector<Ids> prompts = co_await encode(context, request, gone.get_token());
   if (events->closed() == EventQueue::Closed::no) {
     submit(context, request, std::move(prompts), *events, choices);
   }

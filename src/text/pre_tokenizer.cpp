@@ -1,5 +1,6 @@
 #include "text/pre_tokenizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "text/utf8.h"
@@ -13,10 +14,10 @@ struct Part {
 };
 
 // Calls `emit(begin, end, is_match)` for the matches of `regex` and the gaps between them, in
-// order. An empty match directly behind another match does not count; behind an empty match the
-// search goes on one character later.
+// order, until that returns false, and then returns false. An empty match directly behind another
+// match does not count; behind an empty match the search goes on one character later.
 template <typename Emit>
-void for_each_part(const Regex& regex, std::string_view text, RegexScratch& scratch, Emit emit) {
+bool for_each_part(const Regex& regex, std::string_view text, RegexScratch& scratch, Emit emit) {
   size_t from = 0, done = 0;
   bool had_match = false;
   while (from <= text.size()) {
@@ -27,12 +28,12 @@ void for_each_part(const Regex& regex, std::string_view text, RegexScratch& scra
       from += utf8_step(text.substr(from)).bytes;
       continue;
     }
-    if (done < match->begin) emit(done, match->begin, false);
-    emit(match->begin, match->end, true);
+    if (done < match->begin && !emit(done, match->begin, false)) return false;
+    if (!emit(match->begin, match->end, true)) return false;
     had_match = true;
     from = done = match->end;
   }
-  if (done < text.size()) emit(done, text.size(), false);
+  return done == text.size() || emit(done, text.size(), false);
 }
 
 // Joins parts as the behavior says; returns what is left as pieces, in order.
@@ -81,38 +82,6 @@ std::vector<Part> merge_parts(const std::vector<Part>& parts, SplitBehavior beha
   return out;
 }
 
-void apply(const SplitStage& stage, std::string_view text, RegexScratch& scratch,
-           std::vector<std::string_view>& pieces) {
-  if (stage.behavior == SplitBehavior::isolated) {
-    // By far the most common: needs no list of parts.
-    for_each_part(stage.pattern, text, scratch, [&](size_t begin, size_t end, bool) {
-      if (begin < end) pieces.push_back(text.substr(begin, end - begin));
-    });
-    return;
-  }
-  std::vector<Part> parts;
-  for_each_part(stage.pattern, text, scratch, [&](size_t begin, size_t end, bool is_match) {
-    parts.push_back({begin, end, is_match != stage.invert});
-  });
-  for (const Part& part : merge_parts(parts, stage.behavior)) {
-    if (part.begin < part.end) pieces.push_back(text.substr(part.begin, part.end - part.begin));
-  }
-}
-
-// Rewrites the text with a space before each piece that has none, and points the pieces there.
-void add_prefix_spaces(std::vector<std::string_view>& pieces, std::string& spaced) {
-  size_t size = 0;
-  for (const std::string_view piece : pieces) size += piece.size() + 1;
-  spaced.clear();
-  spaced.reserve(size);  // so that the views below stay good
-  for (std::string_view& piece : pieces) {
-    const size_t begin = spaced.size();
-    if (piece.front() != ' ') spaced.push_back(' ');
-    spaced.append(piece);
-    piece = std::string_view(spaced).substr(begin);
-  }
-}
-
 }  // namespace
 
 PreTokenizer::PreTokenizer(std::vector<SplitStage> splits, bool add_prefix_space,
@@ -123,22 +92,33 @@ PreTokenizer::PreTokenizer(std::vector<SplitStage> splits, bool add_prefix_space
   if (byte_level) stages_.push_back({.pattern = std::move(*byte_level)});
 }
 
-const std::vector<std::string_view>& PreTokenizer::split(std::string_view text,
-                                                         Scratch& scratch) const {
-  scratch.pieces.clear();
-  if (!text.empty()) scratch.pieces.push_back(text);
-  for (size_t i = 0; i <= stages_.size(); ++i) {
-    if (i == prefix_space_before_ && add_prefix_space_) {
-      add_prefix_spaces(scratch.pieces, scratch.spaced);
-    }
-    if (i == stages_.size()) break;
-    std::swap(scratch.pieces, scratch.before);
-    scratch.pieces.clear();
-    for (const std::string_view piece : scratch.before) {
-      apply(stages_[i], piece, scratch.regex, scratch.pieces);
-    }
+bool PreTokenizer::split(std::string_view text, Scratch& scratch, const Take& take) const {
+  return text.empty() || split_from(0, text, scratch, take);
+}
+
+bool PreTokenizer::split_from(size_t stage, std::string_view text, Scratch& scratch,
+                              const Take& take) const {
+  if (stage == prefix_space_before_ && add_prefix_space_ && text.front() != ' ') {
+    scratch.spaced.assign(1, ' ').append(text);
+    text = scratch.spaced;
   }
-  return scratch.pieces;
+  if (stage == stages_.size()) return take(text);
+  const SplitStage& split = stages_[stage];
+  const auto pass_on = [&](size_t begin, size_t end) {
+    return begin == end || split_from(stage + 1, text.substr(begin, end - begin), scratch, take);
+  };
+  if (split.behavior == SplitBehavior::isolated) {
+    // By far the most common: needs no list of parts.
+    return for_each_part(split.pattern, text, scratch.regex,
+                         [&](size_t begin, size_t end, bool) { return pass_on(begin, end); });
+  }
+  std::vector<Part> parts;
+  for_each_part(split.pattern, text, scratch.regex, [&](size_t begin, size_t end, bool is_match) {
+    parts.push_back({begin, end, is_match != split.invert});
+    return true;
+  });
+  return std::ranges::all_of(merge_parts(parts, split.behavior),
+                             [&](const Part& part) { return pass_on(part.begin, part.end); });
 }
 
 }  // namespace octet::text

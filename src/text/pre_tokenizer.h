@@ -1,10 +1,12 @@
 // Pre-tokenization: text is cut into pieces, and merges never cross a cut.
 //
 // A pipeline of splits, each applied to every piece of the one before on its own, so that lookahead
-// in a pattern sees the end of a piece as the end of text. Rules: Hugging Face tokenizers,
-// pre_tokenizers/{split,digits,byte_level,sequence}.rs and NormalizedString::split.
+// in a pattern sees the end of a piece as the end of text. Depth first: a piece goes through all
+// splits before the next one is looked for, so that who has enough can stop. Rules: Hugging Face
+// tokenizers, pre_tokenizers/{split,digits,byte_level,sequence}.rs and NormalizedString::split.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,8 +38,7 @@ class PreTokenizer {
   // Memory of one caller, kept between calls so that they need not allocate.
   struct Scratch {
     RegexScratch regex;
-    std::string spaced;  // the text with prefix spaces, where there are any to add
-    std::vector<std::string_view> pieces, before;
+    std::string spaced;  // the piece at hand with its prefix space, if it got one
   };
 
   // Applies `splits` in order. Then ByteLevel's part: with `add_prefix_space` each piece that does
@@ -46,12 +47,17 @@ class PreTokenizer {
   PreTokenizer(std::vector<SplitStage> splits, bool add_prefix_space,
                std::optional<Regex> byte_level);
 
-  // The pieces of `text` (valid UTF-8), none empty. They point into `text` or into `scratch` and
-  // live until the next call with that scratch. Throws Error where a pattern gives up (see
+  // Takes a piece; false ends the split.
+  using Take = std::function<bool(std::string_view piece)>;
+
+  // Gives the pieces of `text` (valid UTF-8), none empty, to `take`, in order; false if that ended
+  // it. A piece is good until `take` returns. Throws Error where a pattern gives up (see
   // Regex::search).
-  const std::vector<std::string_view>& split(std::string_view text, Scratch& scratch) const;
+  bool split(std::string_view text, Scratch& scratch, const Take& take) const;
 
  private:
+  bool split_from(size_t stage, std::string_view text, Scratch& scratch, const Take& take) const;
+
   std::vector<SplitStage> stages_;  // byte_level is the last, if there is one
   size_t prefix_space_before_;      // index of the stage before which spaces are added
   bool add_prefix_space_;

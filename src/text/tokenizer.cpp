@@ -1,6 +1,7 @@
 #include "text/tokenizer.h"
 
 #include <algorithm>
+#include <limits>
 #include <unordered_map>
 #include <utility>
 
@@ -13,12 +14,31 @@ namespace octet::text {
 namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
+constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
+
+// The most bytes of text that one id can stand for; unlimited where text may vanish without an id.
+size_t most_bytes_per_id(const TokenizerSpec& spec) {
+  const bool bytes_vanish = std::ranges::any_of(spec.bpe.bytes, [&](const ByteSymbols& byte) {
+    return byte.count == 0 || (byte.unknown && spec.bpe.fuse_unknown);
+  });
+  const bool splits_drop = std::ranges::any_of(spec.splits, [](const SplitStage& split) {
+    return split.behavior == SplitBehavior::removed;
+  });
+  const bool tokens_strip = std::ranges::any_of(
+      spec.added, [](const AddedToken& token) { return token.lstrip || token.rstrip; });
+  if (bytes_vanish || splits_drop || tokens_strip) return kUnlimited;
+  size_t most = 1;
+  for (const std::string& bytes : spec.token_bytes) most = std::max(most, bytes.size());
+  for (const AddedToken& token : spec.added) most = std::max(most, token.content.size());
+  return most;
+}
 
 }  // namespace
 
 struct Tokenizer::Impl {
   explicit Impl(TokenizerSpec spec)
-      : tokens(spec.token_bytes),
+      : bytes_per_id(most_bytes_per_id(spec)),
+        tokens(spec.token_bytes),
         vocabulary(spec.token_bytes.size()),
         pre_tokenizer(std::move(spec.splits), spec.add_prefix_space, std::move(spec.byte_level)),
         bpe(std::move(spec.bpe), vocabulary),
@@ -37,14 +57,17 @@ struct Tokenizer::Impl {
     }
   }
 
-  // Appends the ids of text without added tokens.
-  void encode_plain(std::string_view text, PreTokenizer::Scratch& pieces, Bpe::Scratch& merging,
-                    std::vector<int32_t>& ids) const {
-    for (const std::string_view piece : pre_tokenizer.split(text, pieces)) {
+  // Appends the ids of text without added tokens. Stops, and returns false, once there are more
+  // than `most`.
+  bool encode_plain(std::string_view text, size_t most, PreTokenizer::Scratch& pieces,
+                    Bpe::Scratch& merging, std::vector<int32_t>& ids) const {
+    return pre_tokenizer.split(text, pieces, [&](std::string_view piece) {
       bpe.encode(piece, merging, ids);
-    }
+      return ids.size() <= most;
+    });
   }
 
+  size_t bytes_per_id;
   TokenBytes tokens;
   StringIdMap vocabulary;  // views into `tokens`
   PreTokenizer pre_tokenizer;
@@ -77,6 +100,13 @@ Tokenizer Tokenizer::from_json(std::string_view tokenizer, std::string_view conf
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  return *encode_at_most(kUnlimited, text, options);
+}
+
+std::optional<std::vector<int32_t>> Tokenizer::encode_at_most(size_t most, std::string_view text,
+                                                              const EncodeOptions& options) const {
+  // Divided, since the product may not fit.
+  if (text.size() / impl_->bytes_per_id > most) return std::nullopt;
   if (text.size() > kMaxTextBytes) {
     throw Error({.what = "text is too long to tokenize",
                  .value = std::to_string(text.size()) + " bytes",
@@ -91,7 +121,9 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
   std::vector<int32_t> ids;
   if (options.add_special_tokens) ids = impl_->prefix;
   const size_t begin = ids.size();
-  ids.reserve(begin + text.size() / 3 + impl_->suffix.size() + 4);
+  ids.reserve(begin + std::min(text.size() / 3, most) + impl_->suffix.size() + 4);
+  // One more than allowed may still become one less: see BOS below.
+  const size_t enough = most == kUnlimited ? most : most + 1;
   PreTokenizer::Scratch pieces;
   Bpe::Scratch merging;
   if (options.parse_added) {
@@ -101,11 +133,12 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
       if (span.id >= 0) {
         ids.push_back(span.id);
       } else {
-        impl_->encode_plain(span.text, pieces, merging, ids);
+        impl_->encode_plain(span.text, enough, pieces, merging, ids);
       }
+      if (ids.size() > enough) return std::nullopt;
     }
-  } else {
-    impl_->encode_plain(text, pieces, merging, ids);
+  } else if (!impl_->encode_plain(text, enough, pieces, merging, ids)) {
+    return std::nullopt;
   }
 
   if (options.add_special_tokens) {
@@ -115,6 +148,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
     }
     ids.insert(ids.end(), impl_->suffix.begin(), impl_->suffix.end());
   }
+  if (ids.size() > most) return std::nullopt;
   return ids;
 }
 

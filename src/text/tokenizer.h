@@ -56,6 +56,12 @@ class Tokenizer {
   // those of the models named above).
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
 
+  // The same if these are at most `most` ids, else nothing. It ends as soon as that is certain: at
+  // once for a text that is too long whatever it says, and otherwise with the piece that passes the
+  // limit. So work and memory are bounded by the limit, not by the text.
+  std::optional<std::vector<int32_t>> encode_at_most(size_t most, std::string_view text,
+                                                     const EncodeOptions& options = {}) const;
+
   // The text of `ids`: their bytes in a row, with invalid UTF-8 replaced by U+FFFD. Ids that do not
   // exist give nothing. `skip_special` leaves special tokens out.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;

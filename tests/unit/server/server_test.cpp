@@ -8,6 +8,7 @@
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/write.hpp>
+#include <ctime>
 #include <future>
 #include <map>
 
@@ -256,9 +257,21 @@ TEST(Completions, LongPromptsAreEncodedElsewhere) {
   std::string text;
   while (text.size() < 300000) text += "many words and more ";
   const Reply reply = ask(serving, "POST", "/v1/completions", R"({"prompt":")" + text + "\"}");
-  // The tokenizer is not the tiny model's: its ids are refused with the numbers, as a user error.
   EXPECT_EQ(reply.status, 400) << reply.body;
-  EXPECT_THAT(reply.body, HasSubstr("the model knows 0 to"));
+  EXPECT_THAT(reply.body, HasSubstr("The prompt has more than"));
+}
+
+// Time and memory are bounded by what the model takes, not by what a client sends.
+TEST(Completions, AnOverlongPromptIsRefusedAtOnce) {
+  ServerOptions options;
+  options.limits.body_bytes = size_t{32} << 20;
+  const Serving serving(options);
+  const std::string text(size_t{24} << 20, 'a');  // one run, the slowest text for its size
+  const std::clock_t begin = std::clock();
+  const Reply reply = ask(serving, "POST", "/v1/completions", R"({"prompt":")" + text + "\"}");
+  EXPECT_EQ(reply.status, 400) << reply.body;
+  EXPECT_THAT(reply.body, HasSubstr("25165824 bytes of text"));
+  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 5.0);
 }
 
 TEST(Completions, OverloadIs503) {
@@ -276,6 +289,19 @@ TEST(Completions, OverloadIs503) {
   serving.rig.backend.let_go();
   EXPECT_EQ(first.read().status, 200);
   EXPECT_EQ(complete(serving, R"("max_tokens":2)").status, 200);
+}
+
+// Trying again later would not help: 503 and Retry-After would be a lie.
+TEST(Completions, MoreChoicesThanEverFitAre400) {
+  const Serving serving({}, {.max_num_seqs = 1, .max_queued_requests = 2});
+  EXPECT_EQ(complete(serving, R"("max_tokens":2,"n":3)").status, 200);
+  const Reply many = complete(serving, R"("max_tokens":2,"n":4)");
+  EXPECT_EQ(many.status, 400) << many.body;
+  EXPECT_THAT(many.body, HasSubstr("at most 3 at once"));
+  const Reply prompts =
+      ask(serving, "POST", "/v1/completions", R"({"prompt":[[5],[6]],"n":2,"max_tokens":2})");
+  EXPECT_EQ(prompts.status, 400) << prompts.body;
+  EXPECT_THAT(prompts.body, HasSubstr("2 prompts times n = 2"));
 }
 
 TEST(Completions, AClientThatGoesAwayCancelsItsChoices) {

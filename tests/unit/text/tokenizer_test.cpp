@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <random>
 #include <string>
 #include <thread>
@@ -215,6 +216,47 @@ TEST(Tokenizer, ManyThreadsGiveTheSameIds) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, std::vector<int>(4, 0));
+}
+
+// All of the ids or nothing, for every limit around their number, also where BOS is taken back.
+TEST(Tokenizer, EncodesAtMost) {
+  Json both = small_config_json();
+  both["add_eos_token"] = true;
+  for (const Json& config : {small_config_json(), both}) {
+    const Tokenizer tokenizer = small_tokenizer(small_tokenizer_json(), config);
+    for (const char* text :
+         {"", "a", "<bos>a", "<bos><bos>", "hello hello", "a<eos>b c", "a\xFF b"}) {
+      for (const bool special : {false, true}) {
+        const EncodeOptions options{.add_special_tokens = special};
+        const Ids all = tokenizer.encode(text, options);
+        for (size_t most = 0; most < all.size() + 3; ++most) {
+          const auto some = tokenizer.encode_at_most(most, text, options);
+          EXPECT_EQ(some.has_value(), all.size() <= most) << text << ", at most " << most;
+          if (some) EXPECT_EQ(*some, all) << text;
+        }
+      }
+    }
+  }
+}
+
+// A limit bounds the work, whatever the text is.
+TEST(Tokenizer, ALimitEndsTheWorkEarly) {
+  const auto seconds = [](const Tokenizer& tokenizer, const std::string& text) {
+    const std::clock_t begin = std::clock();
+    EXPECT_FALSE(tokenizer.encode_at_most(100, text, kTextOnly).has_value());
+    return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  };
+  // Too many bytes for 100 ids of at most 6 bytes: not looked at, or this would take a minute.
+  EXPECT_LT(seconds(small_tokenizer(), std::string(size_t{100} << 20, 'x')), 1.0);
+  // A long token says that 100 ids might be enough: it ends at the 101st.
+  Json json = small_tokenizer_json();
+  json["added_tokens"].push_back({{"id", 263},
+                                  {"content", std::string(200000, 'z')},
+                                  {"special", true},
+                                  {"normalized", false}});
+  std::string text;
+  while (text.size() < 16000000) text += "a word and 12 more. ";
+  EXPECT_LT(seconds(small_tokenizer(json), text), 1.0);
 }
 
 TEST(Tokenizer, LongRunsTakeTimeInProportion) {
