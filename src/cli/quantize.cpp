@@ -38,8 +38,9 @@ OptionTable table_of(QuantizeFlags& o) {
             {.metavar = "FILE"});
   table.add("--overwrite", &o.overwrite, "replace the directory if it exists");
   table.add("--allow-nonfinite", &o.allow_nonfinite,
-            "quantize weights that hold NaN (stays NaN) or infinities (become the largest value of "
-            "their scale), with a warning; without it they are an error");
+            "take a checkpoint that holds NaN (stays NaN) or infinities (in weights that are "
+            "quantized they become the largest value of their scale), with a warning; without it "
+            "they are an error");
   table.add("--max-shard-size", &o.max_shard_gb, "most GB of one file",
             {.least = 0.001, .most = 1e6});
   table.group("Output");

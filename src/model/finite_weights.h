@@ -1,5 +1,5 @@
-// Weights that are to be quantized must be finite: a scale is chosen from finite values, and an
-// infinity would become one of them.
+// Weights must be finite. Of one that is to be quantized a scale is chosen from finite values, and
+// an infinity would become one of them; one that is not gives logits that are NaN.
 #pragma once
 
 #include <fmt/format.h>
@@ -8,18 +8,18 @@
 
 #include "base/error.h"
 #include "model/checkpoint.h"
-#include "numerics/quantize.h"
 
 namespace octet::model {
 
-// Throws Error if quantizing the weight `name` met NaN or infinities.
-inline void require_finite(const QuantStats& stats, const std::string& name,
-                           const WeightSource& source, const std::string& fix) {
-  if (stats.nonfinite() == 0) return;
-  throw Error({.what = "a weight to quantize holds values that are not finite",
+// Throws Error if `counts` (QuantStats, TensorScan) of the tensor `name` has NaN or infinities.
+template <class Counts>
+void require_finite(const Counts& counts, const std::string& name, const WeightSource& source,
+                    const std::string& fix) {
+  if (counts.nan + counts.inf == 0) return;
+  throw Error({.what = "a weight holds values that are not finite",
                .where = fmt::format("tensor '{}' in {}", name, source.locate(name)),
-               .value = fmt::format("{} NaN and {} infinite ones of {}", stats.nan, stats.inf,
-                                    stats.elements),
+               .value = fmt::format("{} NaN and {} infinite ones of {}", counts.nan, counts.inf,
+                                    counts.elements),
                .accepted = "finite values",
                .fix = fix});
 }

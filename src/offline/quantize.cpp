@@ -40,6 +40,11 @@ constexpr std::string_view kCompanions[] = {"generation_config.json",
                                             "LICENSE.txt",
                                             "NOTICE"};
 
+constexpr const char* kMend =
+    "mend the checkpoint (`octet inspect SRC --scan` lists all such tensors), or pass "
+    "--allow-nonfinite: what stays in high precision is copied as it is; of what is quantized NaN "
+    "stays NaN, and an infinity becomes the largest value of its scale";
+
 // What becomes of the model's linears.
 struct Plan {
   std::map<std::string, Shape, std::less<>> quantized;  // by module name
@@ -74,7 +79,10 @@ bool is_replaceable(const fs::path& folder) {
 
 void refuse_target(const QuantizeOptions& options) {
   if (options.out.empty()) {
-    throw Error({.what = "the new checkpoint needs a directory", .where = "--out", .value = "''"});
+    throw Error({.what = "the new checkpoint needs a directory",
+                 .where = "--out",
+                 .value = "''",
+                 .accepted = "the path of a directory"});
   }
   if (!fs::is_directory(options.out) || !fs::is_directory(options.source)) return;
   const fs::path out = fs::canonical(options.out);
@@ -87,7 +95,8 @@ void refuse_target(const QuantizeOptions& options) {
   if (options.overwrite && holds_source) {
     throw Error({.what = "a checkpoint cannot replace the one that it is made from",
                  .where = "--out",
-                 .value = options.out});
+                 .value = options.out,
+                 .fix = "name another directory"});
   }
   if (options.overwrite && !is_replaceable(out)) {
     throw Error(
@@ -145,7 +154,9 @@ Plan make_plan(const model::ModelConfig& config,
     plan.quantized.emplace(linear.name, Shape{linear.out, linear.in});
   }
   if (plan.quantized.empty()) {
-    throw Error({.what = "the policy leaves nothing to quantize", .where = "--policy"});
+    throw Error({.what = "the policy leaves nothing to quantize",
+                 .where = "--policy",
+                 .accepted = "a policy under which one linear or more becomes FP8"});
   }
   return plan;
 }
@@ -200,6 +211,7 @@ class Quantizer {
   std::vector<std::byte> copy(const std::string& name) {
     const Tensor& stored = *source_.find(name);
     const TensorScan found = scan(stored);
+    if (!allow_nonfinite_) model::require_finite(found, name, source_, kMend);
     note_broken({.name = name, .nan = found.nan, .inf = found.inf});
     const auto* data = stored.as<const std::byte>();
     return {data, data + stored.bytes()};
@@ -210,12 +222,7 @@ class Quantizer {
     const Tensor& stored = *source_.find(name);
     model::QuantizedWeight weight = model::quantize_weight(stored, format_);
     const QuantStats& stats = weight.stats;
-    if (!allow_nonfinite_) {
-      model::require_finite(
-          stats, name, source_,
-          "mend the checkpoint (`octet inspect SRC --scan` lists all such tensors), or pass "
-          "--allow-nonfinite: NaN stays NaN, an infinity becomes the largest value of its scale");
-    }
+    if (!allow_nonfinite_) model::require_finite(stats, name, source_, kMend);
     note_broken({.name = name, .nan = stats.nan, .inf = stats.inf, .quantized = true});
     report_.stats += stats;
     report_.quantized.push_back({module, format_, stats, sqnr_db(stored, format_, weight)});
@@ -285,7 +292,8 @@ void copy_companions(const fs::path& source, const fs::path& out) {
     if (error) {
       throw Error({.what = "cannot copy a file",
                    .where = (source / name).string(),
-                   .value = error.message()});
+                   .value = error.message(),
+                   .fix = "check its rights and the space beside --out"});
     }
   }
 }

@@ -242,11 +242,18 @@ TEST_F(Quantize, WeightsThatAreNotFiniteAreRefusedUnlessAllowed) {
   EXPECT_EQ(codes[2], 0xFE);
 }
 
-TEST_F(Quantize, HighPrecisionTensorsThatAreNotFiniteAreCopiedAndReported) {
+TEST_F(Quantize, HighPrecisionTensorsThatAreNotFiniteAreRefusedUnlessAllowed) {
   QuantizeOptions wanted = options("llama_mha");
-  for (const std::string name : {"model.embed_tokens.weight", "model.norm.weight"}) {
+  for (const std::string name : {"model.norm.weight", "model.embed_tokens.weight"}) {
     wanted.source = poisoned(name, {kNaN, kInfinity});
+    const ErrorParts refused = error_of(wanted);
+    EXPECT_THAT(refused.where, HasSubstr(name));  // the first in the order of names
+    EXPECT_THAT(refused.value, HasSubstr("1 NaN and 1 infinite"));
+    EXPECT_THAT(refused.fix, HasSubstr("--allow-nonfinite"));
   }
+  EXPECT_THAT(entries(), UnorderedElementsAre("source"));
+
+  wanted.allow_nonfinite = true;
   const QuantizeReport report = quantize_checkpoint(wanted);
   ASSERT_EQ(report.broken.size(), 2u);
   for (const BrokenTensor& tensor : report.broken) {
