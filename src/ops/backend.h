@@ -144,8 +144,9 @@ class Backend {
 
   // --- sampling ---------------------------------------------------------------------------------
   // logits f32 [n, vocab]; rows u8 [n, sizeof(SampleRow)], one SampleRow each. The order of filters
-  // is vLLM's: temperature, min_p, top_k, top_p (models-numerics F.1). A NaN logit is never
-  // sampled.
+  // is vLLM's: temperature, min_p, top_k, top_p (models-numerics F.1). A row that holds a
+  // NaN, wherever it stands, or nothing but -Inf has no token: -1, with a log-probability of NaN,
+  // rank 0, and best tokens of -1.
   virtual void sample(const Tensor& logits, const Tensor& rows, const SampleResult& out) = 0;
 };
 

@@ -46,17 +46,16 @@ struct Best {
   }
 };
 
-// One row of logits. NaNs have been replaced by -Inf: they are never sampled.
+// One row of logits.
 class Row {
  public:
-  Row(const float* logits, int64_t vocab) : logits_(static_cast<size_t>(vocab)) {
-    for (int64_t i = 0; i < vocab; ++i) {
-      logits_[static_cast<size_t>(i)] = logits[i] == logits[i] ? logits[i] : -kInf;
-    }
-    most_ = *std::max_element(logits_.begin(), logits_.end());
+  Row(const float* logits, int64_t vocab) : logits_(logits, logits + vocab) {
+    const bool broken = std::any_of(logits_.begin(), logits_.end(), [](float l) { return l != l; });
+    most_ = broken ? -kInf : *std::max_element(logits_.begin(), logits_.end());
   }
 
-  // A row of NaN and -Inf only has no token.
+  // A row of -Inf only has no token, and one with a NaN has none that means anything: its place
+  // among the others is not known, whether or not it would have been the best.
   bool empty() const { return most_ == -kInf; }
 
   // 0 for the largest logit, also where it is infinite.
