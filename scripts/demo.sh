@@ -22,8 +22,9 @@ while [ $# -gt 0 ]; do
   esac
 done
 
-# The checkpoint is made anew when the binary's version, the scheme or the source changes.
-stamp=$("$octet" --version; echo $scheme; cat $source/config.json $source/*.index.json | cksum)
+# The checkpoint is made anew when the scheme, any file of the source or the binary changes: a build
+# of the same version may quantize otherwise.
+stamp=$(echo $scheme; cksum "$octet" $source/*)
 if [ "$(cat $quantized.stamp 2>/dev/null)" != "$stamp" ] || [ ! -d $quantized ]; then
   echo "Quantizing $source to FP8 ($scheme)"
   rm -rf $quantized $quantized.stamp
