@@ -40,8 +40,8 @@ std::string help() {
   for (const Verb& verb : kVerbs) text += fmt::format("  {:<12}{}\n", verb.name, verb.summary);
   return text +
          "\n`octet VERB --help` lists a verb's options; `octet --version` prints the version.\n"
-         "Exit codes: 0 done, 1 failed gate or run, 2 bad usage or bad input, 130 and 143 "
-         "interrupted.\n";
+         "Exit codes: 0 done, 1 failed gate or run, 2 bad usage or bad input, 129, 130 "
+         "and 143 interrupted.\n";
 }
 
 std::string names() {

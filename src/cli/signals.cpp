@@ -7,7 +7,7 @@ namespace octet::cli {
 
 HeldSignals::HeldSignals() {
   sigemptyset(&held_);
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     // One that is ignored (nohup, a background job) must stay so; held back, it would be kept.
     struct sigaction action = {};
     sigaction(signal, nullptr, &action);

@@ -1,4 +1,4 @@
-// SIGINT and SIGTERM as an exception, for a verb that must tidy up before it ends.
+// SIGINT, SIGTERM and SIGHUP as an exception, for a verb that must tidy up before it ends.
 #pragma once
 
 #include <signal.h>
@@ -7,7 +7,7 @@
 
 namespace octet::cli {
 
-// main() turns it into the exit code that a shell expects: 130 or 143.
+// main() turns it into the exit code that a shell expects: 130, 143 or 129.
 class Interrupted : public std::exception {
  public:
   explicit Interrupted(int signal) : signal_(signal) {}
@@ -18,7 +18,7 @@ class Interrupted : public std::exception {
   int signal_;
 };
 
-// Holds the two signals back from this thread, and from those that it starts, until check() asks
+// Holds the three signals back from this thread, and from those that it starts, until check() asks
 // for them: so no handler runs at a bad moment. One that comes after the last check() ends the
 // process when the object dies.
 class HeldSignals {

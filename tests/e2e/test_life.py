@@ -147,7 +147,7 @@ class Quantize(unittest.TestCase):
             json.loads(text)
 
     def test_an_interrupted_quantize_leaves_nothing_at_all(self):
-        for sig in (signal.SIGINT, signal.SIGTERM):
+        for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             with tempfile.TemporaryDirectory() as folder:
                 process = subprocess.Popen(
                     [harness.BINARY, "quantize", harness.MODEL, "--out",
