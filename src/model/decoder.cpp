@@ -28,6 +28,27 @@ Decoder::Decoder(Binder& binder, DecoderWeights weights)
   }
 }
 
+int64_t Decoder::parameters() const {
+  int64_t total = 0;
+  const auto count = [&](const Tensor& tensor) { total += tensor ? tensor.count() : 0; };
+  if (!config_.tied_embeddings) count(weights_.embedding);
+  for (const LinearUse& use : linears()) {
+    total += use.linear->out * use.linear->in;
+    count(use.linear->bias);
+  }
+  for (const DecoderLayer& layer : weights_.layers) {
+    count(layer.attention_norm.weight);
+    count(layer.ffn_norm.weight);
+    if (const auto* mla = std::get_if<MlaLayer>(&layer.attention)) {
+      count(mla->q_a_norm.weight);
+      count(mla->kv_a_norm.weight);
+    }
+    if (const auto* moe = std::get_if<MoeLayer>(&layer.ffn)) count(moe->router_bias);
+  }
+  count(weights_.final_norm.weight);
+  return total;
+}
+
 std::vector<LinearUse> Decoder::linears() const {
   std::vector<LinearUse> uses;
   for (size_t i = 0; i < weights_.layers.size(); ++i) {

@@ -35,6 +35,7 @@ class Decoder final : public Model {
   std::vector<LinearUse> linears() const override;
   const std::vector<PolicyRow>& precisions() const override { return precisions_; }
   const std::vector<std::string>& notices() const override { return weights_.notices; }
+  int64_t parameters() const override;
   int64_t owned_bytes() const override { return memory_.bytes(); }
   using Model::forward;
   Tensor forward(const Exec& exec, const LayerObserver& observer) const override;

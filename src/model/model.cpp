@@ -38,12 +38,6 @@ double Model::bytes_per_token() const {
   return bytes;
 }
 
-int64_t Model::parameters() const {
-  int64_t count = config().tied_embeddings ? 0 : config().vocab * config().hidden;
-  for (const LinearUse& use : linears()) count += use.linear->out * use.linear->in;
-  return count;
-}
-
 std::unique_ptr<Model> load_model(const ModelConfig& config,
                                   std::shared_ptr<const WeightSource> source, ops::Backend& backend,
                                   const LoadOptions& options) {

@@ -75,7 +75,8 @@ class Model {
 
   // Weight bytes that decoding one token reads, scales included, head included.
   double bytes_per_token() const;
-  int64_t parameters() const;
+  // Numbers that were trained: weights of all kinds, biases and norms; scales are not.
+  virtual int64_t parameters() const = 0;
 };
 
 // Binds the weights of `config` from `source` for `backend`: finds the family, resolves every
