@@ -22,7 +22,7 @@ struct ServeOptions {
   engine::EngineOptions engine;
   std::string port_file;
   int64_t request_timeout_s = 30;
-  int64_t max_request_bytes = 32 << 20;
+  int64_t max_request_bytes = 8 << 20;
 };
 
 OptionTable table_of(ServeOptions& o) {
@@ -38,10 +38,13 @@ OptionTable table_of(ServeOptions& o) {
   table.add("--served-model-name", &o.server.served_name,
             "name of the model in the API; its directory's name if not given");
   table.add("--api-key", &o.server.api_key, "key that clients must send to reach /v1");
-  table.add("--request-timeout", &o.request_timeout_s,
-            "seconds that a client may take to send a request or to read a part of an answer",
-            {.least = 1, .most = 3600});
-  table.add("--max-request-bytes", &o.max_request_bytes, "largest request body", {.least = 1024});
+  table.add(
+      "--request-timeout", &o.request_timeout_s,
+      "seconds that a client may take to send a request's body or to read a part of an answer; "
+      "a request's head has 75",
+      {.least = 1, .most = 3600});
+  table.add("--max-request-bytes", &o.max_request_bytes, "largest request body; 413 beyond",
+            {.least = 1024});
   table.add("--health-timeout", &o.server.health_timeout_s,
             "seconds without a finished step, with work pending, after which /health fails",
             {.least = 1});

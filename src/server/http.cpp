@@ -15,6 +15,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -78,6 +79,35 @@ class Watcher : public std::enable_shared_from_this<Watcher> {
   asio::steady_timer timer_;
   asio::cancellation_signal cancel_;
   std::function<void()> gone_;
+};
+
+// Ends what waits on a stream after a time, and leaves the stream open: its own timer would close
+// it, and the client could not be told why.
+class Deadline {
+ public:
+  Deadline(beast::tcp_stream& stream, std::chrono::milliseconds time)
+      : state_(std::make_shared<State>(State{&stream})), timer_(stream.get_executor(), time) {
+    stream.expires_never();
+    timer_.async_wait([state = state_](beast::error_code error) {
+      if (error || !state->stream) return;
+      state->passed = true;
+      state->stream->cancel();
+    });
+  }
+  // The handler may be queued already: it sees that nobody waits any more.
+  ~Deadline() { state_->stream = nullptr; }
+  Deadline(const Deadline&) = delete;
+  Deadline& operator=(const Deadline&) = delete;
+
+  bool passed() const { return state_->passed; }
+
+ private:
+  struct State {
+    beast::tcp_stream* stream;
+    bool passed = false;
+  };
+  std::shared_ptr<State> state_;
+  asio::steady_timer timer_;
 };
 
 class BeastResponder final : public Responder {
@@ -180,13 +210,65 @@ int status_of(const beast::error_code& error) {
   return error.category() == make_error_code(http::error::bad_method).category() ? 400 : 0;
 }
 
-std::string error_body(int status, const beast::error_code& error, const HttpLimits& limits) {
-  std::string message = "this is no valid HTTP/1.1 request: " + error.message();
-  if (status == 413) message = fmt::format("the body is larger than {} bytes", limits.body_bytes);
-  if (status == 431) message = fmt::format("the head is larger than {} bytes", limits.header_bytes);
-  return fmt::format(
-      R"({{"error":{{"message":"{}","type":"BadRequestError","param":null,"code":{}}}}})", message,
-      status);
+std::string message_of(int status, const beast::error_code& error, const HttpLimits& limits) {
+  if (status == 413) return fmt::format("the body is larger than {} bytes", limits.body_bytes);
+  if (status == 431) return fmt::format("the head is larger than {} bytes", limits.header_bytes);
+  return "this is no valid HTTP/1.1 request: " + error.message();
+}
+
+std::string late_message(const char* part, std::chrono::milliseconds time) {
+  return fmt::format("the request's {} was not complete within {} s", part,
+                     static_cast<double>(time.count()) / 1000.0);
+}
+
+// A request that never reaches the handler. Status 0: there is nobody to tell.
+struct Refusal {
+  int status = 0;
+  std::string message;
+  std::string body() const {
+    return fmt::format(
+        R"({{"error":{{"message":"{}","type":"BadRequestError","param":null,"code":{}}}}})",
+        message, status);
+  }
+};
+
+using Parser = http::request_parser<http::string_body>;
+
+// Reads one request; nothing if it is whole and may be handled.
+asio::awaitable<std::optional<Refusal>> read_request(beast::tcp_stream& stream,
+                                                     beast::flat_buffer& buffer, Parser& parser,
+                                                     const HttpLimits& limits) {
+  parser.header_limit(static_cast<uint32_t>(limits.header_bytes));
+  parser.body_limit(limits.body_bytes);
+  const auto refusal = [&](const beast::error_code& error) {
+    const int status = status_of(error);
+    return Refusal{status, message_of(status, error, limits)};
+  };
+  {
+    const Deadline deadline(stream, limits.idle_timeout);
+    auto [error, count] = co_await http::async_read_header(stream, buffer, parser, kQuiet);
+    if (error && deadline.passed()) {
+      // An idle connection just ends; one in the middle of a request is told.
+      const bool began = parser.got_some() || buffer.size() > 0;
+      co_return Refusal{began ? 408 : 0, late_message("head", limits.idle_timeout)};
+    }
+    if (error) co_return refusal(error);
+  }
+  if (parser.get().version() >= 11 && parser.get().count(http::field::host) != 1) {
+    co_return Refusal{400,
+                      "an HTTP/1.1 request has one Host header (RFC 9112, 3.2): send 'Host: NAME'"};
+  }
+  const Deadline deadline(stream, limits.read_timeout);
+  if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
+    http::response<http::empty_body> go_on(http::status::continue_, 11);
+    co_await http::async_write(stream, go_on, asio::use_awaitable);
+  }
+  auto [error, count] = co_await http::async_read(stream, buffer, parser, kQuiet);
+  if (error && deadline.passed()) {
+    co_return Refusal{408, late_message("body", limits.read_timeout)};
+  }
+  if (error) co_return refusal(error);
+  co_return std::nullopt;
 }
 
 // Ends a connection whose client may still be sending: to close it at once would reset it, and the
@@ -321,24 +403,12 @@ asio::awaitable<void> HttpServer::serve(std::shared_ptr<Shared> shared, tcp::soc
   beast::flat_buffer buffer;
   try {
     while (!shared->stopping) {
-      http::request_parser<http::string_body> parser;
-      parser.header_limit(static_cast<uint32_t>(limits.header_bytes));
-      parser.body_limit(limits.body_bytes);
-      stream.expires_after(limits.idle_timeout);
-      auto [error, count] = co_await http::async_read_header(stream, buffer, parser, kQuiet);
-      if (!error) {
-        stream.expires_after(limits.read_timeout);
-        if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
-          http::response<http::empty_body> go_on(http::status::continue_, 11);
-          co_await http::async_write(stream, go_on, asio::use_awaitable);
-        }
-        std::tie(error, count) = co_await http::async_read(stream, buffer, parser, kQuiet);
-      }
-      if (error) {
-        const int status = status_of(error);
-        if (status == 0) break;
+      Parser parser;
+      const std::optional<Refusal> refusal = co_await read_request(stream, buffer, parser, limits);
+      if (refusal) {
+        if (refusal->status == 0) break;
         BeastResponder responder(stream, limits, {}, shared->stopping);
-        co_await responder.send(status, error_body(status, error, limits), "application/json");
+        co_await responder.send(refusal->status, refusal->body(), "application/json");
         co_await linger(stream);
         break;
       }

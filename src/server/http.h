@@ -16,9 +16,10 @@ namespace octet::server {
 
 struct HttpLimits {
   size_t header_bytes = 16 << 10;
-  size_t body_bytes = 32 << 20;
-  std::chrono::milliseconds read_timeout{30'000};   // from a request's head to its last byte
-  std::chrono::milliseconds idle_timeout{75'000};   // until a request's head is complete
+  size_t body_bytes = 8 << 20;
+  std::chrono::milliseconds read_timeout{30'000};   // from a request's head to its last byte: 408
+  std::chrono::milliseconds idle_timeout{75'000};   // until a head is complete: 408, or the end if
+                                                    // none has begun
   std::chrono::milliseconds write_timeout{30'000};  // of one write to a client that does not read
 };
 

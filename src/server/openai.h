@@ -1,5 +1,5 @@
 // The OpenAI text-completion surface as pure functions: JSON in, plain structs, JSON out. Shapes
-// are those of OpenAI's API and of vLLM's server (docs: guides/api.md).
+// are those of OpenAI's API and of vLLM's server (docs/SERVING.md).
 #pragma once
 
 #include <cstdint>
