@@ -48,18 +48,32 @@ constexpr std::array kKnown = {"model",
   throw ApiError(400, std::move(message), "BadRequestError", std::string(field));
 }
 
-double number(const JsonView& body, std::string_view field, double fallback, double least,
-              double most, std::string_view accepted) {
-  const double value = body.get<double>(field, fallback);
-  if (value >= least && value <= most) return value;
-  refuse(field, fmt::format("{} must be {}, got {}", field, accepted, value));
+// One message for a wrong type and a wrong value: both say all that is accepted.
+[[noreturn]] void refuse_value(const JsonView& body, std::string_view field,
+                               std::string_view accepted) {
+  std::string found = dump_json(body.json().at(field));
+  if (found.size() > 80) found = found.substr(0, 77) + "...";
+  refuse(field, fmt::format("{} must be {}, got {}", field, accepted, found));
 }
 
-int32_t integer(const JsonView& body, std::string_view field, int64_t fallback, int64_t least,
-                int64_t most = std::numeric_limits<int32_t>::max()) {
-  const int64_t value = body.get<int64_t>(field, fallback);
-  if (value >= least && value <= most) return static_cast<int32_t>(value);
-  refuse(field, fmt::format("{} must be from {} to {}, got {}", field, least, most, value));
+double number(const JsonView& body, std::string_view field, double fallback, double least,
+              double most, std::string_view accepted) {
+  if (!body.has(field)) return fallback;
+  const Json& found = body.json().at(field);
+  const double value = found.is_number() ? found.get<double>() : least - 1;
+  if (value >= least && value <= most) return value;
+  refuse_value(body, field, accepted);
+}
+
+int32_t integer(const JsonView& body, std::string_view field, int32_t fallback, int32_t least,
+                int32_t most = std::numeric_limits<int32_t>::max()) {
+  if (!body.has(field)) return fallback;
+  const Json& found = body.json().at(field);
+  const double value = found.is_number() ? found.get<double>() : 0.5;  // 8192.0 is an integer
+  if (value == std::trunc(value) && value >= least && value <= most) {
+    return static_cast<int32_t>(value);
+  }
+  refuse_value(body, field, fmt::format("an integer from {} to {}", least, most));
 }
 
 std::vector<int32_t> token_ids(const Json& array, std::string_view field, int64_t vocab) {
@@ -83,7 +97,9 @@ std::vector<Prompt> parse_prompts(const Json& prompt, int64_t vocab) {
   const auto one = [&](const Json& value) -> Prompt {
     if (value.is_string()) return value.get<std::string>();
     if (value.is_array()) return token_ids(value, "prompt", vocab);
-    refuse("prompt", "prompt must be a string, an array of token ids, or an array of these");
+    refuse("prompt", fmt::format("prompt must be a string, an array of token ids, or an array of "
+                                 "these, got {}",
+                                 dump_json(value).substr(0, 40)));
   };
   if (!prompt.is_array() || (!prompt.empty() && prompt.front().is_number())) return {one(prompt)};
   if (prompt.empty()) refuse("prompt", "prompt is an empty array: there is nothing to complete");
@@ -99,16 +115,21 @@ std::vector<Prompt> parse_prompts(const Json& prompt, int64_t vocab) {
 std::vector<std::string> parse_stop(const JsonView& body) {
   if (!body.has("stop")) return {};
   const Json& stop = body.json().at("stop");
-  std::vector<std::string> stops;
-  if (stop.is_string()) {
-    stops.push_back(stop.get<std::string>());
-  } else {
-    stops = body.get<std::vector<std::string>>("stop");
-  }
   constexpr size_t most = 64;
-  if (stops.size() > most) refuse("stop", fmt::format("stop holds more than {} strings", most));
+  std::vector<std::string> stops;
+  for (const Json& one : stop.is_array() ? stop : Json::array({stop})) {
+    if (!one.is_string()) {
+      refuse_value(body, "stop", fmt::format("a string or an array of at most {} strings", most));
+    }
+    stops.push_back(one.get<std::string>());
+  }
+  if (stops.size() > most) {
+    refuse("stop",
+           fmt::format("stop holds {} strings; at most {} are accepted", stops.size(), most));
+  }
   if (std::ranges::any_of(stops, &std::string::empty)) {
-    refuse("stop", "stop holds an empty string, which would end every answer at once");
+    refuse("stop",
+           "stop holds an empty string, which would end every answer at once; leave it out");
   }
   return stops;
 }
@@ -123,14 +144,16 @@ void refuse_unsupported(const JsonView& body, int32_t n) {
   must_be("frequency_penalty", 0);
   must_be("repetition_penalty", 1);
   if (body.has("suffix") && !body.get<std::string>("suffix").empty()) {
-    refuse("suffix", "suffix is not supported: these models complete at the end only");
+    refuse("suffix",
+           "suffix is not supported: these models complete at the end only; leave it out");
   }
-  if (body.get<bool>("echo", false)) refuse("echo", "echo is not supported");
+  if (body.get<bool>("echo", false))
+    refuse("echo", "echo is not supported; leave it out or set it to false");
   if (body.has("best_of") && body.get<int64_t>("best_of") != n) {
     refuse("best_of", "best_of is not supported; use n");
   }
   if (body.has("logit_bias") && !body.json().at("logit_bias").empty()) {
-    refuse("logit_bias", "logit_bias is not supported");
+    refuse("logit_bias", "logit_bias is not supported; leave it out");
   }
 }
 
@@ -171,7 +194,9 @@ CompletionRequest parse_completion(const std::string& text, const ServedModel& s
         fmt::format("the model '{}' does not exist here; this server has '{}'", model, served.name),
         "NotFoundError", "model");
   }
-  if (!body.has("prompt")) refuse("prompt", "prompt is missing");
+  if (!body.has("prompt"))
+    refuse("prompt",
+           "prompt is missing: send a string, an array of token ids, or an array of these");
   request.prompts = parse_prompts(json.at("prompt"), served.vocab);
   request.n = integer(body, "n", 1, 1, 128);
   refuse_unsupported(body, request.n);
@@ -187,10 +212,10 @@ CompletionRequest parse_completion(const std::string& text, const ServedModel& s
   engine::Sampling& sampling = generation.sampling;
   constexpr double huge = 1e6;
   sampling.temperature =
-      static_cast<float>(number(body, "temperature", 1.0, 0.0, huge, "0 or more"));
-  sampling.top_p = static_cast<float>(
-      number(body, "top_p", 1.0, std::numeric_limits<float>::min(), 1.0, "above 0 and at most 1"));
-  sampling.min_p = static_cast<float>(number(body, "min_p", 0.0, 0.0, 1.0, "from 0 to 1"));
+      static_cast<float>(number(body, "temperature", 1.0, 0.0, huge, "a number from 0 to 1000000"));
+  sampling.top_p = static_cast<float>(number(body, "top_p", 1.0, std::numeric_limits<float>::min(),
+                                             1.0, "a number above 0 and at most 1"));
+  sampling.min_p = static_cast<float>(number(body, "min_p", 0.0, 0.0, 1.0, "a number from 0 to 1"));
   sampling.top_k = std::max(integer(body, "top_k", 0, -1), 0);
   sampling.seed =
       body.has("seed") ? static_cast<uint64_t>(body.get<int64_t>("seed")) : default_seed;

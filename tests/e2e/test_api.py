@@ -1,6 +1,7 @@
 """The completions API, asked by the openai client."""
 import json
 import math
+import time
 import unittest
 
 import openai
@@ -113,6 +114,15 @@ class Completions(harness.ServerCase):
         self.assertEqual(first.choices[0].text, again.choices[0].text)
         self.assertGreater(again.usage.prompt_tokens_details.cached_tokens, 0)
 
+    def test_a_client_that_goes_ends_the_tokenizing(self):
+        begin = self.server.cpu_seconds()
+        asking = self.server.send_completion(model="octet-demo", prompt=["a" * 30000] * 200)
+        time.sleep(0.1)
+        asking.close()
+        with self.assertRaises(openai.BadRequestError):
+            self.complete(prompt="word " * 9000)  # too long, and found so by the same worker
+        self.assertLess(self.server.cpu_seconds() - begin, 0.6)  # all of it takes 0.9
+
     def test_models(self):
         card = self.client.models.list().data[0]
         self.assertEqual((card.id, card.object), ("octet-demo", "model"))
@@ -122,7 +132,7 @@ class Completions(harness.ServerCase):
 
 
 class Refusals(harness.ServerCase):
-    ARGS = ("--max-model-len", 256, "--max-request-bytes", 1 << 20)
+    ARGS = ("--max-model-len", 256, "--max-request-bytes", 1 << 20, "--request-timeout", 2)
 
     def tearDown(self):
         self.assert_idle()  # the server answers the next request
@@ -140,6 +150,29 @@ class Refusals(harness.ServerCase):
         self.assertEqual(error.body["code"], 400)
         self.assertEqual(error.type, "BadRequestError")
 
+    def test_more_than_ever_fit(self):
+        # By default 1024 may wait and 32 may run.
+        self.refused(["1300 completions", "at most"], prompt=["a"] * 100, n=13)
+
+    def test_no_host(self):
+        for head in (b"GET /health HTTP/1.1\r\n\r\n",
+                     b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"):
+            with self.server.connect() as connection:
+                connection.sendall(head)
+                answer = connection.recv(4096)
+                self.assertIn(b"HTTP/1.1 400 ", answer)
+                self.assertIn(b"Host: NAME", answer)
+
+    def test_a_body_that_stalls(self):
+        with self.server.connect() as connection:
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+                               b"Content-Length: 100\r\n\r\n{")
+            begin = time.monotonic()
+            answer = connection.recv(4096)
+            self.assertIn(b"HTTP/1.1 408 ", answer)
+            self.assertIn(b"within 2 s", answer)
+            self.assertLess(time.monotonic() - begin, 10)
+
     def test_no_tokens(self):
         self.refused(["nothing to complete"], prompt=[])
         self.refused(["no tokens"], prompt=[[]])
@@ -150,6 +183,15 @@ class Refusals(harness.ServerCase):
         self.refused(["logprobs", "20"], logprobs=21)
         self.refused(["8192"], prompt=[8192])
         self.refused(["presence_penalty"], presence_penalty=1)
+        # A wrong type and a wrong value say the same: all that is accepted, and what came.
+        self.refused(["stop must be a string or an array", "got 5"], stop=5)
+        self.refused(["stop must be a string or an array", '["a",5]'], stop=["a", 5])
+        for wrong in (1e30, 0, 1.5, True):
+            self.refused(["max_tokens must be an integer from 1 to 2147483647, got "
+                          + json.dumps(wrong)], extra_body={"max_tokens": wrong})
+        self.refused(["temperature must be a number from 0 to 1000000, got 1e+308"],
+                     temperature=1e308)
+        self.refused(["top_p must be a number above 0 and at most 1, got 0"], top_p=0)
         self.refused(["stream_options"], stream_options={"include_usage": True})
 
     def test_unknown_model(self):
