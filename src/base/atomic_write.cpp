@@ -1,6 +1,7 @@
 #include "base/atomic_write.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,8 +19,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kCheck = "check the path, its rights and the free space, or name another";
+
 [[noreturn]] void refuse(std::string what, const fs::path& path, std::string value,
-                         std::string fix = "") {
+                         std::string fix) {
   throw Error({.what = std::move(what),
                .where = path.string(),
                .value = std::move(value),
@@ -27,7 +30,7 @@ namespace fs = std::filesystem;
 }
 
 [[noreturn]] void refuse_errno(std::string what, const fs::path& path) {
-  refuse(std::move(what), path, std::strerror(errno));
+  refuse(std::move(what), path, std::strerror(errno), kCheck);
 }
 
 // "a/b/" and "a/b" are one target; "" , "/" and ".." have no name to give.
@@ -35,7 +38,8 @@ fs::path normal(const fs::path& target) {
   fs::path path = target.empty() ? target : fs::absolute(target).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
   if (!path.has_filename()) {
-    refuse("cannot write there", target, "not the name of a file or folder");
+    refuse("cannot write there", target, "not the name of a file or folder",
+           "name a file or folder");
   }
   return path;
 }
@@ -46,11 +50,11 @@ fs::path follow_links(fs::path path) {
   constexpr int kMostLinks = 40;  // the kernel's limit
   std::error_code error;
   for (int links = 0; fs::is_symlink(path, error); ++links) {
-    if (links == kMostLinks) refuse("cannot write there", path, std::strerror(ELOOP));
+    if (links == kMostLinks) refuse("cannot write there", path, std::strerror(ELOOP), kCheck);
     const fs::path folder = fs::canonical(path.parent_path(), error);
     if (folder.native().starts_with("/proc/")) break;
     const fs::path next = fs::read_symlink(path, error);
-    if (error) refuse("cannot write there", path, error.message());
+    if (error) refuse("cannot write there", path, error.message(), kCheck);
     path = normal(folder / next);
   }
   return path;
@@ -74,7 +78,8 @@ void check_target(const fs::path& target, Overwrite overwrite, bool want_directo
   if (!fs::exists(status)) return;
   if (fs::is_directory(status) != want_directory) {
     refuse("cannot replace the output", target,
-           want_directory ? "exists and is not a folder" : "exists and is a folder");
+           want_directory ? "exists and is not a folder" : "exists and is a folder",
+           "remove it, or name another");
   }
   if (overwrite == Overwrite::refuse) {
     refuse("the output exists already", target, "", "remove it, name another, or pass --overwrite");
@@ -87,10 +92,41 @@ void check_access(const fs::path& path, int rights, const fs::path& target) {
   }
 }
 
-void make_parents(const fs::path& target) {
+// Returns the uppermost of the folders that it made, or "".
+fs::path make_parents(const fs::path& target) {
+  fs::path made;
   std::error_code error;
+  for (fs::path folder = target.parent_path(); !fs::exists(folder, error);
+       folder = folder.parent_path()) {
+    made = folder;
+  }
   fs::create_directories(target.parent_path(), error);
-  if (error) refuse("cannot create a folder", target.parent_path(), error.message());
+  if (error) refuse("cannot create a folder", target.parent_path(), error.message(), kCheck);
+  return made;
+}
+
+// Removes the empty folders above `target` up to `made`.
+void remove_parents(const fs::path& target, const fs::path& made) {
+  if (made.empty()) return;
+  std::error_code error;
+  for (fs::path folder = target.parent_path();; folder = folder.parent_path()) {
+    if (!fs::remove(folder, error) || folder == made) return;
+  }
+}
+
+// Throws Error unless a new file can be put beside `path`.
+void check_folder(const fs::path& path, const fs::path& target) {
+  const fs::path folder = path.parent_path();
+  std::error_code ignored;
+  if (!fs::exists(folder, ignored)) {
+    refuse("cannot write there", target, fmt::format("no folder {}", folder.string()),
+           "create the folder, or name another");
+  }
+  if (!fs::is_directory(folder, ignored)) {
+    refuse("cannot write there", target, fmt::format("{} is not a folder", folder.string()),
+           "name another file");
+  }
+  check_access(folder, W_OK | X_OK, target);
 }
 
 void sync_path(const fs::path& path) {
@@ -125,12 +161,7 @@ void check_file_target(const fs::path& target, Overwrite overwrite) {
     check_access(path, W_OK, target);
     return;
   }
-  // A new file and missing folders take rights on the nearest folder that exists.
-  fs::path folder = path.parent_path();
-  std::error_code ignored;
-  while (!fs::exists(folder, ignored) && folder.has_relative_path()) folder = folder.parent_path();
-  if (!fs::is_directory(folder, ignored)) refuse("cannot write there", target, "not a folder");
-  check_access(folder, W_OK | X_OK, target);
+  check_folder(path, target);
 }
 
 AtomicFile::AtomicFile(const fs::path& target, Overwrite overwrite)
@@ -139,7 +170,7 @@ AtomicFile::AtomicFile(const fs::path& target, Overwrite overwrite)
   if (is_stream(target_)) {
     fd_ = open(target_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
   } else {
-    make_parents(target_);
+    check_folder(target_, target);
     partial_ = partial_of(target_);
     // Removed, not reused: it may be a link to someone's file.
     unlink(partial_.c_str());
@@ -179,7 +210,7 @@ void AtomicFile::commit() {
 AtomicDirectory::AtomicDirectory(const fs::path& target, Overwrite overwrite)
     : target_(normal(target)), partial_(partial_of(target_)), overwrite_(overwrite) {
   check_target(target_, overwrite_, true);
-  make_parents(target_);
+  made_ = make_parents(target_);
   // Cleared through a link, someone's folder would lose its contents.
   std::error_code error;
   if (fs::is_symlink(partial_, error)) unlink(partial_.c_str());
@@ -199,7 +230,8 @@ AtomicDirectory::AtomicDirectory(const fs::path& target, Overwrite overwrite)
   }
   if (error) {
     close(std::exchange(fd_, -1));
-    refuse("cannot clear what an earlier run left", partial_, error.message());
+    refuse("cannot clear what an earlier run left", partial_, error.message(),
+           "remove that folder");
   }
 }
 
@@ -208,6 +240,7 @@ AtomicDirectory::~AtomicDirectory() {
   std::error_code ignored;
   fs::remove_all(partial_, ignored);
   close(fd_);
+  remove_parents(target_, made_);
 }
 
 void AtomicDirectory::commit() {
@@ -228,7 +261,7 @@ void AtomicDirectory::commit() {
         renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) == 0;
     std::error_code error;
     if (!exchanged) fs::remove_all(target_, error);
-    if (error) refuse("cannot replace the output", target_, error.message());
+    if (error) refuse("cannot replace the output", target_, error.message(), kCheck);
   }
   if (!exchanged) rename_to(partial_, target_, overwrite_);
   sync_path(target_.parent_path());

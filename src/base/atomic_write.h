@@ -21,8 +21,8 @@ void check_file_target(const std::filesystem::path& target, Overwrite overwrite)
 // /dev/stdout cannot be replaced: they get each write() at once.
 class AtomicFile {
  public:
-  // Creates missing parent folders. Throws Error if the target exists and may not be replaced, if
-  // it is a directory, or if its folder cannot be written.
+  // Throws Error if the target exists and may not be replaced, if it is a directory, or if its
+  // folder does not exist (a mistyped path is no wish for a new folder) or cannot be written.
   explicit AtomicFile(const std::filesystem::path& target, Overwrite overwrite = Overwrite::refuse);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -43,8 +43,9 @@ class AtomicFile {
 
 class AtomicDirectory {
  public:
-  // As AtomicFile; also refuses while another process writes the same target. A target that is
-  // replaced must be a directory, and is removed as a whole, on commit.
+  // As AtomicFile, but creates missing parent folders, which go again if nothing is committed; also
+  // refuses while another process writes the same target. A target that is replaced must be a
+  // directory, and is removed as a whole, on commit.
   explicit AtomicDirectory(const std::filesystem::path& target,
                            Overwrite overwrite = Overwrite::refuse);
   ~AtomicDirectory();
@@ -60,6 +61,7 @@ class AtomicDirectory {
 
  private:
   std::filesystem::path target_, partial_;
+  std::filesystem::path made_;  // the uppermost folder that was created for the target, or ""
   Overwrite overwrite_;
   int fd_ = -1;  // of partial_; holds the lock that tells a writer at work from a dead one's rest
 };

@@ -14,6 +14,8 @@
 namespace octet {
 namespace {
 
+constexpr const char* kJson = "JSON (RFC 8259) in UTF-8";
+
 // A value short enough for an error message.
 template <class J>
 std::string excerpt(const J& value) {
@@ -35,7 +37,13 @@ std::string place(std::string_view text, size_t offset, const std::string& name)
 std::string reason(std::string_view message) {
   if (const size_t end = message.find("] "); end != message.npos) message.remove_prefix(end + 2);
   if (message.starts_with("parse error")) message.remove_prefix(message.find(": ") + 2);
-  return std::string(message);
+  // It quotes the text up to the fault, which may be bytes that are no text.
+  std::string shown;
+  for (const char c : message) {
+    const auto byte = static_cast<unsigned char>(c);
+    shown += byte < 0x80 ? std::string(1, c) : fmt::format("\\x{:02X}", byte);
+  }
+  return shown;
 }
 
 // Watches the parser's events for a repeated key or a bottomless nest. Throws Error.
@@ -60,7 +68,8 @@ class Guard {
       if (!keys_.back().insert(key).second) {
         throw Error({.what = "JSON key appears twice in one object",
                      .where = name_,
-                     .value = excerpt(value)});
+                     .value = excerpt(value),
+                     .fix = "remove one of the two"});
       }
     }
   }
@@ -85,9 +94,13 @@ J parse_json(std::string_view text, const std::string& name, JsonRules rules) {
   } catch (const typename J::parse_error& error) {
     throw Error({.what = "not valid JSON",
                  .where = place(text, error.byte, name),
-                 .value = reason(error.what())});
+                 .value = reason(error.what()),
+                 .accepted = kJson});
   } catch (const typename J::exception& error) {  // a number out of range
-    throw Error({.what = "not valid JSON", .where = name, .value = reason(error.what())});
+    throw Error({.what = "not valid JSON",
+                 .where = name,
+                 .value = reason(error.what()),
+                 .accepted = kJson});
   }
 }
 
@@ -199,7 +212,8 @@ const Json& JsonView::member(std::string_view key) const {
   if (it == value_->end() || it->is_null()) {
     throw Error({.what = "a required field is missing",
                  .where = fmt::format("{}, {}", file_, path_of(key)),
-                 .value = it == value_->end() ? "nothing" : "null"});
+                 .value = it == value_->end() ? "nothing" : "null",
+                 .accepted = fmt::format("a value of '{}'", key)});
   }
   return *it;
 }

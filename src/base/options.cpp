@@ -78,8 +78,9 @@ std::string accepted_by(const OptionTable::Field& field, const OptionRules& rule
   });
   if (rules.least && rules.most)
     return fmt::format("{}, {} to {}", text, *rules.least, *rules.most);
-  if (rules.least) return fmt::format("{}, at least {}", text, *rules.least);
-  if (rules.most) return fmt::format("{}, at most {}", text, *rules.most);
+  if (rules.above) text += fmt::format(", above {}", *rules.above);
+  if (rules.least) text += fmt::format(", at least {}", *rules.least);
+  if (rules.most) text += fmt::format("{} at most {}", rules.above ? " and" : ",", *rules.most);
   return text;
 }
 
@@ -93,7 +94,9 @@ Json from_word(const OptionTable::Field& field, const std::string& word) {
     } else if constexpr (is_integer<T> || std::is_floating_point_v<T>) {
       std::conditional_t<is_integer<T>, int64_t, double> value{};
       const auto [end, fault] = std::from_chars(word.data(), word.data() + word.size(), value);
-      if (fault == std::errc() && end == word.data() + word.size()) return value;
+      // JSON has no NaN: as text it is refused as what was typed.
+      const bool whole = fault == std::errc() && end == word.data() + word.size();
+      if (whole && std::isfinite(static_cast<double>(value))) return value;
     }
     return word;
   });
@@ -106,7 +109,7 @@ bool is_choice(const std::string& text, const OptionRules& rules) {
 
 bool in_range(double value, const OptionRules& rules) {
   return std::isfinite(value) && value >= rules.least.value_or(value) &&
-         value <= rules.most.value_or(value);
+         value <= rules.most.value_or(value) && (!rules.above || value > *rules.above);
 }
 
 // Reads `json` into `out`; false if its type or value is not accepted.
@@ -139,6 +142,14 @@ bool read(const Json& json, const OptionRules& rules, T& out) {
   return true;
 }
 
+// The limit of a number's type, said where a row has none of its own and a number was refused.
+std::string limit_of(const OptionTable::Field& field) {
+  return visit_type(field, []<class T>(T*) -> std::string {
+    if constexpr (is_integer<T>) return fmt::format(", at most {}", std::numeric_limits<T>::max());
+    return std::is_same_v<T, float> ? ", at most 3.4e38" : "";
+  });
+}
+
 void assign(const OptionTable::Field& field, const OptionRules& rules, const Json& json,
             const std::string& where) {
   const bool done = std::visit(
@@ -157,7 +168,8 @@ void assign(const OptionTable::Field& field, const OptionRules& rules, const Jso
   throw Error({.what = "an option has a bad value",
                .where = where,
                .value = shown(json),
-               .accepted = accepted_by(field, rules)});
+               .accepted = accepted_by(field, rules) +
+                           (json.is_number() && !rules.most ? limit_of(field) : "")});
 }
 
 size_t edit_distance(std::string_view a, std::string_view b) {
@@ -204,7 +216,7 @@ std::string key_of(std::string_view flag) {
 std::string facts(const std::string& initial, const OptionTable::Field& field,
                   const OptionRules& rules) {
   std::vector<std::string> parts;
-  if (!rules.choices.empty() || rules.least || rules.most) {
+  if (!rules.choices.empty() || rules.least || rules.most || rules.above) {
     parts.push_back(accepted_by(field, rules));
   }
   if (rules.required) parts.emplace_back("required");
@@ -308,14 +320,12 @@ void OptionTable::read_flags(std::span<const std::string> args) {
   for (const Row& row : rows_) {
     if (is_flag(row.field) && !row.positional()) {
       options.push_back(app.add_flag(fmt::format("{0},!--no-{1}", row.flag, row.flag.substr(2))));
-      options.back()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+      options.back()->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
       continue;
     }
     options.push_back(app.add_option(row.positional() ? row.key : row.flag));
-    const bool list = visit_type(row.field, []<class T>(T*) { return is_list<T>; });
     options.back()->type_name(row.metavar);
-    options.back()->expected(1)->multi_option_policy(list ? CLI::MultiOptionPolicy::TakeAll
-                                                          : CLI::MultiOptionPolicy::TakeLast);
+    options.back()->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   }
   try {
     app.parse(std::vector<std::string>(args.rbegin(), args.rend()));  // CLI11 wants them reversed
@@ -342,6 +352,13 @@ void OptionTable::read_flags(std::span<const std::string> args) {
     const auto& words = options[i]->results();
     if (words.empty()) continue;
     const bool list = visit_type(row.field, []<class T>(T*) { return is_list<T>; });
+    if (!list && words.size() > 1) {
+      throw Error({.what = "a flag is given more than once",
+                   .where = row.flag,
+                   .value = fmt::format("{}", fmt::join(words, ", ")),
+                   .accepted = "one value",
+                   .fix = "leave all but one out"});
+    }
     const Json value = list ? Json(words) : from_word(row.field, words.back());
     assign(row.field, row.rules, value, row.positional() ? row.metavar : row.flag);
     row.origin = "flag";

@@ -26,6 +26,7 @@ namespace octet {
 
 struct OptionRules {
   std::optional<double> least, most;  // of a number, both included
+  std::optional<double> above;        // of a number, itself not included
   std::vector<std::string> choices;   // of a string or of every element; none = anything
   std::string metavar;                // in the help: "FILE"; by the type if empty
   bool required = false;              // must come from a flag or the file
@@ -60,7 +61,8 @@ class OptionTable {
   };
 
   // Sets the fields. `args` are those after the verb. Throws Error for an unknown flag or key (with
-  // the nearest known one), a value of the wrong type or out of range, or a missing one.
+  // the nearest known one), a value of the wrong type or out of range, a missing one, or a flag
+  // given twice that takes one value: which of the two was meant cannot be known.
   Outcome parse(std::span<const std::string> args);
 
   // What --help or --print-config asked for, after parse().

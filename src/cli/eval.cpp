@@ -247,7 +247,10 @@ std::vector<int64_t> parse_lengths(const std::string& text, int64_t limit) {
     }
     lengths.push_back(length);
   }
-  if (lengths.empty()) throw Error({.what = "no lengths are given", .where = "--lengths"});
+  if (lengths.empty())
+    throw Error({.what = "no lengths are given",
+                 .where = "--lengths",
+                 .accepted = "one length or more, in tokens"});
   return lengths;
 }
 

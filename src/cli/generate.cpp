@@ -48,9 +48,10 @@ OptionTable table_of(GenerateOptions& o) {
             {.metavar = "FILE"});
   table.group("Sampling");
   table.add("--max-tokens", &o.max_tokens, "most tokens of one completion", {.least = 1});
-  table.add("--temperature", &o.temperature, "0 takes the most likely token", {.least = 0});
+  table.add("--temperature", &o.temperature, "0 takes the most likely token",
+            {.least = 0, .most = 1e6});
   table.add("--top-p", &o.top_p, "keep the least set of tokens of this probability",
-            {.least = 0, .most = 1});
+            {.most = 1, .above = 0});
   table.add("--top-k", &o.top_k, "keep the k most likely tokens; 0 keeps all", {.least = 0});
   table.add("--min-p", &o.min_p, "keep tokens of this share of the best one's probability",
             {.least = 0, .most = 1});
@@ -80,7 +81,7 @@ struct Prompt {
 // One value of a prompt file.
 std::vector<int32_t> read_prompt(const OpenModel& open, const OrderedJson& value,
                                  const std::string& where) {
-  if (value.is_string()) return open.encode(value.get<std::string>(), where);
+  if (value.is_string()) return open.encode_prompt(value.get<std::string>(), where);
   const auto refuse = [&](const OrderedJson& found) {
     throw Error({.what = "a prompt is a text, or an array of token ids of this model",
                  .where = where,
@@ -102,20 +103,23 @@ std::vector<int32_t> read_prompt(const OpenModel& open, const OrderedJson& value
 std::vector<Prompt> read_prompts(const GenerateOptions& o, const OpenModel& open) {
   if (o.prompt.has_value() == !o.prompt_file.empty()) {
     throw Error({.what = "one of --prompt and --prompt-file is needed",
-                 .value = o.prompt ? "both" : "neither"});
+                 .value = o.prompt ? "both" : "neither",
+                 .accepted = "one of the two"});
   }
-  if (o.prompt) return {{"prompt", open.encode(*o.prompt, "--prompt")}};
+  if (o.prompt) return {{"prompt", open.encode_prompt(*o.prompt, "--prompt")}};
   const auto json = parse_json_file<OrderedJson>(o.prompt_file);
   if (!json.is_object() && !json.is_array()) {
     throw Error({.what = "a prompt file is an object of name -> prompt, or an array of prompts",
                  .where = o.prompt_file,
-                 .value = json.type_name()});
+                 .value = json.type_name(),
+                 .accepted = R"({"name": "text"} or ["text", [1, 2, 3]])"});
   }
   std::vector<Prompt> prompts;
   for (const auto& [key, value] : json.items()) {
     prompts.push_back({key, read_prompt(open, value, fmt::format("{}, {}", o.prompt_file, key))});
   }
-  if (prompts.empty()) throw Error({.what = "no prompts", .where = o.prompt_file});
+  if (prompts.empty())
+    throw Error({.what = "no prompts", .where = o.prompt_file, .accepted = "one prompt or more"});
   return prompts;
 }
 
@@ -218,7 +222,8 @@ void Generation::run(engine::Engine& engine) {
     if (!submitted.unavailable.empty()) engine.rethrow_fault();
     if (!submitted.accepted()) {
       throw Error({.what = submitted.admission.message(),
-                   .where = fmt::format("prompt '{}'", prompts_[i].name)});
+                   .where = fmt::format("prompt '{}'", prompts_[i].name),
+                   .fix = "shorten the prompt, or lower --max-tokens"});
     }
     completions_[i].id = submitted.id;
   }
@@ -337,7 +342,8 @@ int run_generate(Args args) {
   if (!o.stop.empty() && !open.has_tokenizer()) {
     throw Error({.what = "the model has no tokenizer, so no text can stop it",
                  .where = "--stop",
-                 .value = o.stop[0]});
+                 .value = o.stop[0],
+                 .fix = "leave --stop out, or put tokenizer.json beside the weights"});
   }
   const std::vector<Prompt> prompts = read_prompts(o, open);
   check_lengths(prompts, o.max_tokens, open.max_model_len());

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "backends/cpu/cpu_backend.h"
 #include "base/log.h"
 #include "cli/cuda_device.h"
 #include "numerics/scheme.h"
+#include "text/utf8.h"
 
 namespace octet::cli {
 namespace {
@@ -38,6 +40,21 @@ model::Compute compute_of(const ModelOptions& options, const model::ModelConfig&
   return config.quant || asked ? model::Compute::fp8 : model::Compute::bf16;
 }
 
+// FP8 attention multiplies what an FP8 cache holds: where there is none, the flag asks for what
+// cannot be.
+void require_fp8_attention(const ModelOptions& options, model::Compute compute) {
+  const model::KvType cache = model::parse_kv_type(options.kv_cache_dtype);
+  const bool fp8_cache = cache == model::KvType::automatic || cache == model::KvType::fp8_e4m3 ||
+                         cache == model::KvType::fp8_e5m2;
+  if (compute == model::Compute::fp8 && fp8_cache) return;
+  throw Error({.what = "FP8 attention needs FP8 arithmetic and an FP8 KV cache",
+               .where = "--attention",
+               .value = fmt::format("fp8 with --compute {} and --kv-cache-dtype {}",
+                                    name_of(compute), options.kv_cache_dtype),
+               .accepted = "--compute fp8 and --kv-cache-dtype auto, fp8, fp8_e4m3 or fp8_e5m2",
+               .fix = "leave --attention out, or change the other two"});
+}
+
 model::LoadOptions load_options_of(const ModelOptions& options, const model::ModelConfig& config) {
   model::LoadOptions load;
   load.compute = compute_of(options, config);
@@ -51,8 +68,33 @@ model::LoadOptions load_options_of(const ModelOptions& options, const model::Mod
     load.online = scheme_named(options.scheme.empty() ? "fp8_channel" : options.scheme).format;
   }
   if (!options.policy.empty()) load.policy = read_policy_file(options.policy);
-  load.fp8_attention = options.attention == "fp8";
+  load.fp8_attention = options.attention != "bf16";
+  if (options.attention == "fp8") require_fp8_attention(options, load.compute);
   return load;
+}
+
+void require_utf8(std::string_view text, const std::string& where) {
+  if (text::is_valid_utf8(text)) return;
+  size_t at = 0;
+  for (text::Utf8Step step{}; at < text.size(); at += step.bytes) {
+    step = text::utf8_step(text.substr(at));
+    if (step.kind != text::Utf8Step::valid) break;
+  }
+  throw Error({.what = "a text is not valid UTF-8",
+               .where = fmt::format("{}, byte {}", where, at),
+               .value = fmt::format("0x{:02X}", static_cast<uint8_t>(text[at])),
+               .accepted = "UTF-8",
+               .fix = "convert it, as with `iconv -t UTF-8`"});
+}
+
+// Weights of any kind: Checkpoint says what is wrong with those that it cannot read.
+bool holds_weights(const fs::path& directory) {
+  constexpr std::string_view known[] = {".safetensors", ".bin", ".pt", ".pth", ".gguf"};
+  return std::any_of(fs::directory_iterator(directory), fs::directory_iterator(),
+                     [&](const fs::directory_entry& entry) {
+                       return std::ranges::find(known, entry.path().extension()) != std::end(known);
+                     }) ||
+         fs::exists(directory / "model.safetensors.index.json");
 }
 
 std::shared_ptr<const model::WeightSource> open_checkpoint(const ModelOptions& options) {
@@ -61,6 +103,13 @@ std::shared_ptr<const model::WeightSource> open_checkpoint(const ModelOptions& o
                  .where = "MODEL",
                  .value = options.path,
                  .fix = "name the directory, or pass --random-weights to run the shape alone"});
+  }
+  if (!holds_weights(options.path)) {
+    throw Error({.what = "the model has a configuration and no weights",
+                 .where = options.path,
+                 .value = "no weight files",
+                 .accepted = "model.safetensors, or model.safetensors.index.json and what it names",
+                 .fix = "pass --random-weights to run the shape alone, or download the weights"});
   }
   return std::make_shared<model::Checkpoint>(options.path);
 }
@@ -112,8 +161,9 @@ void add_model_rows(OptionTable& table, ModelOptions& options, const std::string
             {.choices = scheme_names()});
   table.add(flag("policy"), &options.policy, "precisions of single roles or modules (JSON)",
             {.metavar = "FILE"});
-  table.add(flag("attention"), &options.attention, "arithmetic of attention under --compute fp8",
-            {.choices = {"fp8", "bf16"}});
+  table.add(flag("attention"), &options.attention,
+            "arithmetic of attention; auto is fp8 where the arithmetic and the KV cache are",
+            {.choices = {"auto", "fp8", "bf16"}});
   table.add(flag("kv-cache-dtype"), &options.kv_cache_dtype,
             "type of the KV cache; auto follows the arithmetic",
             {.choices = {"auto", "fp32", "bf16", "fp8", "fp8_e4m3", "fp8_e5m2"}});
@@ -176,18 +226,40 @@ int64_t OpenModel::max_model_len() const {
 
 const text::Tokenizer& OpenModel::tokenizer() const {
   if (!tokenizer_) {
-    throw Error({.what = "the model has no tokenizer, so it cannot read text",
-                 .where = options_.path,
-                 .value = "no tokenizer.json"});
+    throw Error(
+        {.what = "the model has no tokenizer, so it cannot read text",
+         .where = options_.path,
+         .value = "no tokenizer.json",
+         .fix =
+             "put the model's tokenizer.json there, or give prompts as token ids (--prompt-file)"});
   }
   return *tokenizer_;
 }
 
 std::vector<int32_t> OpenModel::encode(const std::string& text, const std::string& where,
                                        const text::EncodeOptions& options) const {
+  require_utf8(text, where);
   std::vector<int32_t> ids = tokenizer().encode(text, options);
   require_known(ids, where);
   return ids;
+}
+
+std::vector<int32_t> OpenModel::encode_prompt(const std::string& text,
+                                              const std::string& where) const {
+  require_utf8(text, where);
+  const int64_t most = max_model_len() - 1;
+  std::optional<std::vector<int32_t>> ids =
+      tokenizer().encode_at_most(static_cast<size_t>(most), text);
+  if (!ids) {
+    throw Error(
+        {.what = "the prompt is longer than the model allows",
+         .where = where,
+         .value = fmt::format("{} bytes of text, more than {} tokens", text.size(), most),
+         .accepted = fmt::format("at most {} tokens, prompt and output together", max_model_len()),
+         .fix = "shorten the prompt"});
+  }
+  require_known(*ids, where);
+  return std::move(*ids);
 }
 
 void OpenModel::require_known(std::span<const int32_t> ids, const std::string& where) const {

@@ -35,7 +35,7 @@ struct ModelOptions {
   std::string compute;  // "" = what the checkpoint suggests
   std::string scheme;   // "" = fp8_channel, if it is needed
   std::string policy;   // a file
-  std::string attention = "fp8";
+  std::string attention = "auto";
   std::string kv_cache_dtype = "auto";
   std::string kv_scale = "auto";
   int64_t max_model_len = 0;  // 0 = the model's own limit
@@ -76,8 +76,12 @@ class OpenModel {
   // Error if the model has none.
   const text::Tokenizer& tokenizer() const;
   // The ids of a text. Error, naming `where`, if the model's embedding does not have one of them.
+  // Error, too, where the text is not UTF-8: what the user meant cannot be known.
   std::vector<int32_t> encode(const std::string& text, const std::string& where,
                               const text::EncodeOptions& options = {}) const;
+  // The same for a text that leaves room for an output token within max_model_len(); Error for a
+  // longer one, which is noticed without tokenizing all of it.
+  std::vector<int32_t> encode_prompt(const std::string& text, const std::string& where) const;
   // Error, naming `where`, if the embedding lacks one of the tokenizer's ids.
   void require_known(std::span<const int32_t> ids, const std::string& where) const;
   // Moves it out, for owners that outlive this.

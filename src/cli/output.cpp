@@ -14,7 +14,10 @@ namespace octet::cli {
 void print(std::string_view text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   if (!written || std::fflush(stdout) != 0) {
-    throw Error({.what = "cannot write the output", .where = "stdout", .value = strerror(errno)});
+    throw Error({.what = "cannot write the output",
+                 .where = "stdout",
+                 .value = strerror(errno),
+                 .fix = "check the space and the reader of stdout"});
   }
 }
 

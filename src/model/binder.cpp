@@ -186,12 +186,31 @@ Tensor Binder::fp32_broadcast(const std::string& name, int64_t count) {
 }
 
 void Binder::report(std::vector<std::string>& notices) const {
+  report_high_linears(notices);
   report_unused(config_, *source_, used_, notices);
   if (extreme_scales_ == 0) return;
   notices.push_back(fmt::format(
       "{} scales of weights are outside {:.3g} .. {:.3g}, where products keep FP32's precision and "
       "range: {} is the first",
       extreme_scales_, kLeastScale, kMostScale, first_extreme_));
+}
+
+void Binder::report_high_linears(std::vector<std::string>& notices) const {
+  if (high_linears_ == 0) return;
+  const std::string tensor = first_high_ + ".weight";
+  if (fp8_linears_ == 0) {
+    throw Error({.what = "config.json says that the checkpoint is FP8, and no weight of it is",
+                 .where = fmt::format("quantization_config; tensor '{}' in {}", tensor,
+                                      source_->locate(tensor)),
+                 .value = std::string(safetensors_name(source_->find(tensor, {})->type)),
+                 .accepted = "FP8 weights with their scales, or no quantization_config",
+                 .fix = "take quantization_config out of config.json, or make an FP8 checkpoint "
+                        "with `octet quantize`"});
+  }
+  notices.push_back(fmt::format(
+      "{} of {} linears that quantization_config calls FP8 are stored in 16 bits and stay so: '{}' "
+      "is the first",
+      high_linears_, high_linears_ + fp8_linears_, first_high_));
 }
 
 ops::NormWeight Binder::norm(const std::string& name, int64_t dim, float eps) {
@@ -317,6 +336,7 @@ ops::Linear Binder::linear(const std::string& module, Role role, int64_t out, in
   const Tensor stored = require(module + ".weight", {out, in});
   if (is_fp8(stored.type)) {
     bind_stored_fp8(linear, stored);
+    ++fp8_linears_;
   } else if (!is_float(stored.type)) {
     throw Error({.what = "a weight has a type that Octet does not read",
                  .where = fmt::format("tensor '{}.weight' in {}", module,
@@ -336,6 +356,9 @@ ops::Linear Binder::linear(const std::string& module, Role role, int64_t out, in
     quantize_online(linear, stored, *format.weight);
   } else {
     linear.plain = to_device(stored);
+    if (config_.quant && is_quantizable(role) && !ignores(*config_.quant, module)) {
+      if (++high_linears_ == 1) first_high_ = module;
+    }
     if (config_.quant) linear.input.reset();  // kept high by the checkpoint, its input as well
   }
   if (bias) linear.bias = fp32(module + ".bias", {out});

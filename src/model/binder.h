@@ -65,7 +65,9 @@ class Binder {
   ops::Backend& backend() { return backend_; }
   const LoadOptions& options() const { return options_; }
   const Policy& policy() const { return policy_; }
-  // To call when all is bound: what a user should know. Throws Error (model/unused_tensors.h).
+  // To call when all is bound: what a user should know. Throws Error for tensors that nobody reads
+  // (model/unused_tensors.h), and for a quantization_config over a checkpoint that has nothing in
+  // FP8: its FP8 inputs would be dropped without a word.
   void report(std::vector<std::string>& notices) const;
   WeightMemory take_memory() { return std::move(memory_); }
 
@@ -79,6 +81,7 @@ class Binder {
   Tensor copy_to_device(const Tensor& host, const std::string& what);
   Tensor stored_scales(const std::string& module, const QuantFormat& format, int64_t out,
                        int64_t in);
+  void report_high_linears(std::vector<std::string>& notices) const;
   void bind_stored_fp8(ops::Linear& linear, const Tensor& codes);
   void quantize_online(ops::Linear& linear, const Tensor& stored, const QuantFormat& format);
 
@@ -90,6 +93,8 @@ class Binder {
   DType activation_;
   WeightMemory memory_;
   mutable std::set<std::string, std::less<>> used_;
+  int64_t fp8_linears_ = 0, high_linears_ = 0;  // of those that a quantization_config speaks of
+  std::string first_high_;
   int64_t extreme_scales_ = 0;
   std::string first_extreme_;
 };

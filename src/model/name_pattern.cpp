@@ -63,7 +63,8 @@ bool regex_matches_start(const std::string& pattern, std::string_view text) {
   const auto fail = [&](std::string what) {
     throw Error({.what = "a regular expression of the ignore list does not work",
                  .where = fmt::format("quantization_config, ignore, 're:{}'", pattern),
-                 .value = std::move(what)});
+                 .value = std::move(what),
+                 .accepted = "a regular expression that PCRE2 reads and that needs few steps"});
   };
   const Compiled compiled = compile(pattern);
   if (!compiled.code) fail(compiled.fault);

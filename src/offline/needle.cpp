@@ -49,7 +49,9 @@ std::vector<NeedleCase> needle_cases(const text::Tokenizer& tokenizer, std::stri
                                      int64_t length, int64_t count, uint64_t seed) {
   const text::EncodeOptions plain{.add_special_tokens = false, .parse_special = false};
   const std::vector<int32_t> hay = tokenizer.encode(haystack, plain);
-  if (hay.empty()) throw Error({.what = "the text is empty", .where = "--text"});
+  if (hay.empty())
+    throw Error(
+        {.what = "the text is empty", .where = "--text", .accepted = "a text to hide facts in"});
   const std::optional<int32_t> bos = tokenizer.bos_id();
 
   std::vector<NeedleCase> cases;

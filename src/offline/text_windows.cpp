@@ -58,7 +58,8 @@ std::vector<Piece> cut(std::span<const int32_t> text, std::optional<int32_t> bos
   if (pieces.empty()) {
     throw Error({.what = "the text has no token to score",
                  .where = "--text",
-                 .value = fmt::format("{} tokens", text.size())});
+                 .value = fmt::format("{} tokens", text.size()),
+                 .accepted = "a text of at least two tokens"});
   }
   if (longest(pieces) > max_model_len) {
     throw Error({.what = "the model was not made for such long windows",

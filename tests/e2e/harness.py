@@ -25,7 +25,8 @@ def configure(binary, source):
 
 def run(*args, timeout=60):
     """One command to its end: (exit code, stdout, stderr)."""
-    done = subprocess.run([BINARY, *map(str, args)], capture_output=True, timeout=timeout)
+    words = [arg if isinstance(arg, bytes) else str(arg) for arg in args]
+    done = subprocess.run([BINARY, *words], capture_output=True, timeout=timeout)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
@@ -85,6 +86,11 @@ class Server:
         begin = time.monotonic()
         status, _, _ = self.request("GET", "/health", timeout=seconds)
         return status == 200 and time.monotonic() - begin < seconds
+
+    def cpu_seconds(self):
+        """What the process has computed so far."""
+        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def terminate(self, with_signal=signal.SIGTERM, timeout=20):
         """The exit code after a signal."""

@@ -1,7 +1,9 @@
 """Broken checkpoints and prompts: exit code 2, and a message that says what and where."""
 import json
+import math
 import os
 import pathlib
+import resource
 import shutil
 import struct
 import tempfile
@@ -63,6 +65,12 @@ class BadInput(unittest.TestCase):
         self.assertEqual(code, 2, out + log)
         for text in expected:
             self.assertIn(text, log)
+
+    def prompts(self, ids):
+        """A prompt file with one prompt of these ids."""
+        path = os.path.join(tempfile.mkdtemp(dir=self.folder.name), "prompts.json")
+        pathlib.Path(path).write_text(json.dumps([ids]))
+        return path
 
     def test_good_ones_run(self):
         for model in (harness.MODEL, self.fp8):
@@ -138,14 +146,34 @@ class BadInput(unittest.TestCase):
         self.assertIn("inspect MODEL --scan", log)
         self.assertNotIn("internal error", log)
 
-    def test_quantize_says_what_is_not_finite(self):
+    def test_a_nan_logit_that_is_not_the_best_is_no_secret(self):
+        model = self.copy(harness.MODEL)
+        put(*self.shard_with(model, "lm_head.weight"), NAN)  # of token 0, which greedy never takes
+        self.refused(model, "NaN", "step 1", "inspect MODEL --scan")
+        self.refused(model, "NaN", "step 1", args=("--temperature", 1, "--top-k", 3))
+
+    def test_quantize_refuses_what_is_not_finite(self):
+        out = os.path.join(self.folder.name, "broken")
+        # Norms and the embedding are copied, not quantized; broken is broken all the same.
+        for name in ("embed_tokens.weight", "model.norm.weight", "input_layernorm.weight",
+                     "e_score_correction_bias"):
+            model = self.copy(harness.MODEL)
+            put(*self.shard_with(model, name), NAN + INFINITY)
+            code, _, log = harness.run("quantize", model, "--out", out)
+            self.assertEqual(code, 2, log)
+            for text in (name, "NaN and", "--allow-nonfinite", "--scan"):
+                self.assertIn(text, log)
+            self.assertFalse(os.path.exists(out))
+
         model = self.copy(harness.MODEL)
         put(*self.shard_with(model, "embed_tokens.weight"), NAN + INFINITY)
-        out = os.path.join(self.folder.name, "broken")
-        code, _, log = harness.run("quantize", model, "--out", out)
+        code, _, log = harness.run("quantize", model, "--out", out, "--allow-nonfinite")
         self.assertEqual(code, 0, log)
         self.assertIn("'model.embed_tokens.weight' holds 1 NaN and 1 infinite", log)
+        # Loaded all the same (only a row that is asked for matters), it ends at the first NaN.
+        self.refused(out, "NaN", "inspect MODEL --scan", prompt=("--prompt-file", self.prompts([0])))
 
+        model = self.copy(harness.MODEL)
         put(*self.shard_with(model, "o_proj.weight"), INFINITY)
         code, _, log = harness.run("quantize", model, "--out", out, "--overwrite")
         self.assertEqual(code, 2, log)
@@ -158,6 +186,41 @@ class BadInput(unittest.TestCase):
         self.assertEqual(code, 0, log)
         self.assertIn("o_proj.weight' holds 0 NaN and 1 infinite", log)
 
+    def test_fp8_config_over_weights_that_are_not(self):
+        model = self.copy(harness.MODEL)
+        path = pathlib.Path(model, "config.json")
+        config = json.loads(path.read_text())
+        config["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3",
+                                         "activation_scheme": "dynamic",
+                                         "weight_block_size": [128, 128]}
+        path.write_text(json.dumps(config))
+        self.refused(model, "no weight of it is", "quantization_config", "BF16", "octet quantize")
+
+    def test_a_config_without_weights(self):
+        config = pathlib.Path(harness.MODEL).parent / "configs" / "llama-3.2-1b"
+        for verb in (["inspect"], ["kernels"], ["generate", "--prompt", "a"]):
+            code, _, log = harness.run(verb[0], config, *verb[1:])
+            self.assertEqual(code, 2, log)
+            self.assertIn("--random-weights", log)
+        self.assertEqual(harness.run("inspect", config, "--random-weights")[0], 0)
+
+    def test_inspect_counts_every_parameter(self):
+        golden = pathlib.Path(harness.MODEL).parents[1] / "tests" / "golden"
+        models = [pathlib.Path(harness.MODEL), pathlib.Path(self.fp8)]
+        models += [path.parent for path in sorted(golden.glob("*/model*.safetensors"))]
+        for model in sorted(set(models)):
+            code, out, log = harness.run("inspect", model, "--no-scan", "--json", "-")
+            self.assertEqual(code, 0, log)
+            result = json.loads(out)
+            layers = json.loads((model / "config.json").read_text())["num_hidden_layers"]
+            total = 0
+            for tensor in result["tensors"]:
+                name = tensor["name"]
+                if f"layers.{layers}." in name or name.endswith(("_scale", "_scale_inv")):
+                    continue  # multi-token prediction, which is not loaded; scales
+                total += math.prod(tensor["shape"])
+            self.assertEqual(result["parameters"], total, model.name)
+
     def test_unknown_architecture(self):
         model = self.copy(harness.MODEL)
         path = pathlib.Path(model, "config.json")
@@ -169,9 +232,41 @@ class BadInput(unittest.TestCase):
         prompts = os.path.join(self.folder.name, "prompts.json")
         for content, expected in (({"empty": []}, ["no tokens", "empty"]),
                                   ({"long": "word " * 30000}, ["8192", "long"]),
+                                  ({"huge": "word " * 5000000}, ["25000000 bytes", "huge"]),
                                   ({"odd": [9999]}, ["9999", "odd"])):
             pathlib.Path(prompts).write_text(json.dumps(content))
             self.refused(harness.MODEL, *expected, prompt=("--prompt-file", prompts))
+
+    def test_an_overlong_prompt_costs_nothing(self):
+        prompts = os.path.join(self.folder.name, "long.json")
+        pathlib.Path(prompts).write_text(json.dumps(["a" * (32 << 20), "word " * 100000]))
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.refused(harness.MODEL, "longer than the model", prompt=("--prompt-file", prompts))
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.assertLess(after.ru_utime - before.ru_utime, 5)
+
+    def test_options(self):
+        generate = ["generate", harness.MODEL, "--max-tokens", 1]
+        for args, expected in (
+                (["--prompt", b"ab\xffc"], ["UTF-8", "--prompt, byte 2", "0xFF"]),
+                (["--prompt", "a", "--prompt", "b"], ["--prompt", "more than once"]),
+                (["--prompt", "a", "--top-p", "0"], ["--top-p", "above 0 and at most 1"]),
+                (["--prompt", "a", "--top-p", "nan"], ["--top-p", "found:    nan"]),
+                (["--prompt", "a", "--temperature", "1e308"], ["0 to 1000000"]),
+                (["--prompt", "a", "--compute", "fp8", "--attention", "fp8", "--kv-cache-dtype",
+                  "bf16"], ["--attention", "bf16", "fp8_e4m3"]),
+                (["--prompt", "a", "--compute", "bf16", "--attention", "fp8"],
+                 ["--attention", "--compute"])):
+            code, _, log = harness.run(*generate, *args)
+            self.assertEqual(code, 2, (args, log))
+            for text in expected + ["accepted:"]:
+                self.assertIn(text, log)
+        for args in (["--compute", "fp8", "--attention", "fp8"],
+                     ["--compute", "fp8", "--kv-cache-dtype", "bf16"]):
+            self.assertEqual(harness.run(*generate, "--prompt", "a", *args)[0], 0, args)
+        prompts = pathlib.Path(self.folder.name, "latin.json")
+        prompts.write_bytes(b'["ab\xffc"]')
+        self.refused(harness.MODEL, "UTF-8", "latin.json", prompt=("--prompt-file", prompts))
 
     def test_json_target_is_refused_before_the_work(self):
         file = os.path.join(self.folder.name, "file")
@@ -185,10 +280,12 @@ class BadInput(unittest.TestCase):
                      ["eval", "needle", harness.MODEL, "--text", text],
                      ["inspect", harness.MODEL], ["kernels", harness.MODEL],
                      ["bench", "latency", harness.MODEL]):
-            for target in (self.folder.name, os.path.join(file, "result.json")):
+            nowhere = os.path.join(self.folder.name, "nope", "result.json")
+            for target in (self.folder.name, os.path.join(file, "result.json"), nowhere):
                 code, shown, log = harness.run(*verb, "--json", target)
                 self.assertEqual((code, shown), (2, ""), log)
                 self.assertIn(target, log)
+            self.assertFalse(os.path.exists(os.path.dirname(nowhere)))
         self.assertFalse(os.path.exists(out))
         self.assertEqual(pathlib.Path(file).read_text(), "kept")
 

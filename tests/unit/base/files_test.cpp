@@ -84,16 +84,16 @@ TEST(ReadText, EndsWhateverTheFileIs) {
 TEST(AtomicFile, AppearsOnCommitOnly) {
   const TempDir dir;
   {
-    AtomicFile file(dir / "deep/er/a");
+    AtomicFile file(dir / "a");
     file.write("half");
-    EXPECT_FALSE(fs::exists(dir / "deep/er/a"));
+    EXPECT_FALSE(fs::exists(dir / "a"));
   }
-  EXPECT_TRUE(fs::is_empty(dir / "deep/er"));
-  AtomicFile file(dir / "deep/er/a");
+  EXPECT_TRUE(fs::is_empty(dir.path()));
+  AtomicFile file(dir / "a");
   file.write("one ");
   file.write("two");
   file.commit();
-  EXPECT_EQ(slurp(dir / "deep/er/a"), "one two");
+  EXPECT_EQ(slurp(dir / "a"), "one two");
   EXPECT_THROW(file.write("more"), Fault);
 }
 
@@ -154,16 +154,17 @@ TEST(AtomicFile, ATargetIsCheckedBeforeTheWork) {
     return error_of([&] { check_file_target(target, Overwrite::replace); });
   };
   EXPECT_EQ(check(dir / "a"), "no error");
-  EXPECT_EQ(check(dir / "new/folders/b"), "no error");
+  EXPECT_EQ(check(dir / "b"), "no error");
+  EXPECT_THAT(check(dir / "new/folders/b"), HasSubstr("no folder"));
+  EXPECT_THAT(error_of([&] { AtomicFile file(dir / "new/b"); }), HasSubstr("no folder"));
   EXPECT_EQ(check("/dev/null"), "no error");
   EXPECT_THAT(check(dir / "a/b"), HasSubstr("not a folder"));
-  EXPECT_THAT(check(dir / "a/b/c"), HasSubstr("not a folder"));
+  EXPECT_THAT(check(dir / "a/b/c"), HasSubstr("no folder"));
   EXPECT_THAT(check(""), HasSubstr("not the name"));
   if (geteuid() != 0) {  // root may write everywhere
     fs::create_directory(dir / "locked");
     fs::permissions(dir / "locked", fs::perms::owner_read | fs::perms::owner_exec);
     EXPECT_THAT(check(dir / "locked/b"), HasSubstr("Permission denied"));
-    EXPECT_THAT(check(dir / "locked/new/b"), HasSubstr("Permission denied"));
   }
   EXPECT_FALSE(fs::exists(dir / "new"));
 }
@@ -230,6 +231,18 @@ TEST(AtomicDirectory, AppearsWholeOrNotAtAll) {
   EXPECT_EQ(slurp(dir / "model/b"), "b");
   EXPECT_FALSE(fs::exists(dir / "model/sub"));
   EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), {}), 1);
+}
+
+TEST(AtomicDirectory, FoldersAboveAreMadeAndGoAgain) {
+  const TempDir dir;
+  { const AtomicDirectory out(dir / "new/er/model"); }
+  EXPECT_TRUE(fs::is_empty(dir.path()));
+  fs::create_directory(dir / "old");
+  { const AtomicDirectory out(dir / "old/er/model"); }
+  EXPECT_TRUE(fs::is_empty(dir / "old"));
+  AtomicDirectory out(dir / "new/er/model");
+  out.commit();
+  EXPECT_TRUE(fs::is_directory(dir / "new/er/model"));
 }
 
 TEST(AtomicDirectory, ClearsNoFolderThroughALink) {

@@ -20,7 +20,7 @@ struct Settings {
   bool prefix = true;
   bool eager = false;
   double temperature = 0.5;
-  float share = 0.9f;
+  float share = 0.9f, top_p = 1.0f;
   std::optional<int64_t> max_len;
   std::vector<std::string> stop;
   std::string out;
@@ -38,6 +38,7 @@ class Options : public testing::Test {
     table.add("--enforce-eager", &o.eager, "no graphs");
     table.add("--temperature", &o.temperature, "of sampling", {.least = 0});
     table.add("--share", &o.share, "of memory");
+    table.add("--top-p", &o.top_p, "of the probability", {.most = 1, .above = 0});
     table.add("--max-model-len", &o.max_len, "longest request", {.least = 1});
     table.add("--stop", &o.stop, "text that ends a completion");
     table.add("--out", &o.out, "where to write", {.metavar = "FILE", .written = true});
@@ -109,6 +110,7 @@ TEST_F(Options, PrintsAConfigurationThatItReadsBack) {
   copy.add("--enforce-eager", &again.eager, "");
   copy.add("--temperature", &again.temperature, "");
   copy.add("--share", &again.share, "");
+  copy.add("--top-p", &again.top_p, "");
   copy.add("--max-model-len", &again.max_len, "");
   copy.add("--stop", &again.stop, "");
   copy.parse(std::vector<std::string>{"--config", dir.file("again.json", text)});
@@ -135,13 +137,33 @@ TEST_F(Options, RefusesBadValuesWithWhatIsAccepted) {
   EXPECT_THAT(error_of({"m", "--port", "99999999999"}), HasSubstr("an integer"));
   EXPECT_THAT(error_of({"m", "--kv-cache-dtype", "fp9"}), HasSubstr("fp8, bf16"));
   EXPECT_THAT(error_of({"m", "--temperature", "-1"}), HasSubstr("at least 0"));
-  EXPECT_THAT(error_of({"m", "--temperature", "nan"}), HasSubstr("a number"));
+  // What was typed is shown, not what JSON makes of it.
+  EXPECT_THAT(error_of({"m", "--temperature", "nan"}),
+              AllOf(HasSubstr("a number"), HasSubstr("found:    nan")));
+  EXPECT_THAT(error_of({"m", "--temperature", "-inf"}), HasSubstr("found:    -inf"));
+  EXPECT_THAT(error_of({"m", "--share", "1e308"}),
+              AllOf(HasSubstr("1e+308"), HasSubstr("a number, at most 3.4e38")));
+  EXPECT_THAT(error_of({"m", "--max-model-len", "1e30"}), HasSubstr("found:    1e30"));
+  for (const char* bad : {"0", "-0.5", "1.01"}) {
+    EXPECT_THAT(error_of({"m", "--top-p", bad}), HasSubstr("a number, above 0 and at most 1"));
+  }
+  EXPECT_EQ(error_of({"m", "--top-p", "1e-9"}), "no error");
   EXPECT_THAT(error_of({"m", "--port"}), HasSubstr("--port"));
   EXPECT_THAT(error_of({"m", "--config", dir.file("c.json", R"({"port": "x"})")}),
               AllOf(HasSubstr("c.json, $.port"), HasSubstr("1 to 65535")));
   EXPECT_THAT(error_of({"m", "--config", dir.file("d.json", R"({"port": 18446744073709551615})")}),
               HasSubstr("$.port"));
   EXPECT_THAT(error_of({"m", "--config", (dir / "none").string()}), HasSubstr("No such file"));
+}
+
+TEST_F(Options, RefusesASecondValueOfWhatTakesOne) {
+  EXPECT_THAT(error_of({"m", "--port", "1", "--port", "2"}),
+              AllOf(HasSubstr("more than once"), HasSubstr("--port"), HasSubstr("1, 2")));
+  EXPECT_THAT(error_of({"m", "--port=1", "--port=1"}), HasSubstr("--port"));
+  EXPECT_THAT(error_of({"m", "--enforce-eager", "--no-enforce-eager"}),
+              AllOf(HasSubstr("more than once"), HasSubstr("--enforce-eager")));
+  EXPECT_THAT(error_of({"m", "--config", "a", "--config", "b"}), HasSubstr("--config"));
+  EXPECT_EQ(error_of({"m", "--stop", "a", "--stop", "a"}), "no error");
 }
 
 TEST_F(Options, HelpGroupsRowsAndShowsDefaultsAndChoices) {
@@ -157,7 +179,9 @@ TEST_F(Options, HelpGroupsRowsAndShowsDefaultsAndChoices) {
 
 TEST_F(Options, RefusesAtOnceAFileThatCannotBeWritten) {
   for (const char* good : {"-", "/dev/null"}) EXPECT_EQ(error_of({"m", "--out", good}), "no error");
-  EXPECT_EQ(error_of({"m", "--out", dir / "new/result.json"}), "no error");
+  EXPECT_EQ(error_of({"m", "--out", dir / "result.json"}), "no error");
+  EXPECT_FALSE(std::filesystem::exists(dir / "result.json"));
+  EXPECT_THAT(error_of({"m", "--out", dir / "new/result.json"}), HasSubstr("no folder"));
   EXPECT_FALSE(std::filesystem::exists(dir / "new"));
   EXPECT_THAT(error_of({"m", "--out", dir.path()}), HasSubstr("is a folder"));
   EXPECT_EQ(parse({"--out", dir.path(), "--help"}), OptionTable::Outcome::done);

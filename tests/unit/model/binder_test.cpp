@@ -179,6 +179,29 @@ TEST(Binder, SixteenBitModuleThatIsNotIgnored) {
   EXPECT_EQ(fault_of(deepseek), "no error");
 }
 
+// A quantization_config over a checkpoint in 16 bits: an export gone wrong, which must not run as
+// if nothing had been asked for.
+TEST(Binder, QuantizationConfigOverWeightsThatAreNot) {
+  for (const char* text : {kLlama, kDeepseek}) {
+    Tiny tiny(text);
+    tiny.config["quantization_config"] = Tiny(text, "fp8_block").config["quantization_config"];
+    EXPECT_THAT(fault_of(tiny),
+                AllOf(HasSubstr("no weight of it is"), HasSubstr("layers.0.self_attn.q"),
+                      HasSubstr("model.safetensors"), HasSubstr("found:    BF16"),
+                      HasSubstr("octet quantize")));
+  }
+  // Some are: a notice with the number.
+  Tiny tiny(kLlama, "fp8_block");
+  std::vector<uint16_t> plain(128 * 160);
+  tiny.tensors[kQ + std::string(".weight")] = Tensor(plain.data(), DType::bf16, {128, 160});
+  tiny.tensors.erase(kQ + std::string(".weight_scale_inv"));
+  const TempDir dir;
+  tiny.write(dir);
+  HostBackend backend;
+  EXPECT_THAT(load(dir, backend)->notices(),
+              Contains(AllOf(HasSubstr("1 of 14 linears"), HasSubstr(kQ))));
+}
+
 TEST(Binder, AWeightHasOneScaleTensor) {
   Tiny tiny(kLlama, "fp8_block");
   const std::string scale = kQ + std::string(".weight_scale");
