@@ -305,6 +305,7 @@ engine::EngineOptions engine_options(const GenerateOptions& o, const OpenModel& 
   options.max_queued_requests = std::max(1024, static_cast<int>(prompts.size()));
   options.enable_prefix_caching = o.prefix_caching;
   options.kv_type = open.kv_type();
+  options.unit_kv_scale = open.unit_kv_scale();
   options.memory_utilization = o.memory_utilization;
   return options;
 }

@@ -40,17 +40,39 @@ model::Compute compute_of(const ModelOptions& options, const model::ModelConfig&
   return config.quant || asked ? model::Compute::fp8 : model::Compute::bf16;
 }
 
-// FP8 attention multiplies what an FP8 cache holds: where there is none, the flag asks for what
-// cannot be.
-void require_fp8_attention(const ModelOptions& options, model::Compute compute) {
-  const model::KvType cache = model::parse_kv_type(options.kv_cache_dtype);
-  const bool fp8_cache = cache == model::KvType::automatic || cache == model::KvType::fp8_e4m3 ||
-                         cache == model::KvType::fp8_e5m2;
-  if (compute == model::Compute::fp8 && fp8_cache) return;
+bool has_fp8_cache(const ModelOptions& options, model::Compute compute) {
+  const model::KvType type = model::parse_kv_type(options.kv_cache_dtype);
+  if (type != model::KvType::automatic) {
+    return type == model::KvType::fp8_e4m3 || type == model::KvType::fp8_e5m2;
+  }
+  return compute == model::Compute::fp8 && options.attention != "bf16";
+}
+
+// A flag that would change nothing asks for what cannot be, and is no wish to be passed over.
+void refuse_idle_flags(const ModelOptions& options, const model::ModelConfig& config,
+                       model::Compute compute) {
+  const bool fp8_cache = has_fp8_cache(options, compute);
+  const std::string run =
+      fmt::format("--compute {} and --kv-cache-dtype {}", name_of(compute), options.kv_cache_dtype);
+  if (options.kv_scale == "unit" &&
+      (!fp8_cache || !std::holds_alternative<model::Mla>(config.attention))) {
+    throw Error({.what = "there is no FP8 latent to leave unscaled",
+                 .where = "--kv-scale",
+                 .value = fmt::format("unit with {}, {}", run, config.architecture),
+                 .accepted = "a model with MLA and an FP8 KV cache",
+                 .fix = "leave --kv-scale out, or pass --kv-cache-dtype fp8"});
+  }
+  if (!options.scheme.empty() && options.scheme != "none" && compute != model::Compute::fp8) {
+    throw Error({.what = "--scheme quantizes for FP8 arithmetic, and another is asked for",
+                 .where = "--scheme",
+                 .value = fmt::format("{} with --compute {}", options.scheme, name_of(compute)),
+                 .accepted = "--compute fp8, or none",
+                 .fix = "leave one of the two out"});
+  }
+  if (options.attention != "fp8" || (compute == model::Compute::fp8 && fp8_cache)) return;
   throw Error({.what = "FP8 attention needs FP8 arithmetic and an FP8 KV cache",
                .where = "--attention",
-               .value = fmt::format("fp8 with --compute {} and --kv-cache-dtype {}",
-                                    name_of(compute), options.kv_cache_dtype),
+               .value = "fp8 with " + run,
                .accepted = "--compute fp8 and --kv-cache-dtype auto, fp8, fp8_e4m3 or fp8_e5m2",
                .fix = "leave --attention out, or change the other two"});
 }
@@ -69,7 +91,7 @@ model::LoadOptions load_options_of(const ModelOptions& options, const model::Mod
   }
   if (!options.policy.empty()) load.policy = read_policy_file(options.policy);
   load.fp8_attention = options.attention != "bf16";
-  if (options.attention == "fp8") require_fp8_attention(options, load.compute);
+  refuse_idle_flags(options, config, load.compute);
   return load;
 }
 

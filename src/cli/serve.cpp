@@ -110,6 +110,7 @@ int run_serve(Args args) {
   const model::Model& model = open.load(*backend, open.max_model_len());
   o.engine.max_model_len = open.max_model_len();
   o.engine.kv_type = open.kv_type();
+  o.engine.unit_kv_scale = open.unit_kv_scale();
 
   engine::Engine engine(model, *backend, o.engine);
   log::info("{} on {}, memory:\n{}", o.server.served_name, backend->info().name,

@@ -36,7 +36,8 @@ Engine::Engine(const model::Model& model, ops::Backend& backend, const EngineOpt
       options_(options),
       scheduler_config_(scheduler_config(options, model, backend.info().launch_depth)) {
   const ops::BackendInfo& device = backend.info();
-  const ops::KvLayout layout = kv_layout_of(model, options.kv_type, options.block_tokens);
+  const ops::KvLayout layout =
+      kv_layout_of(model, options.kv_type, options.block_tokens, options.unit_kv_scale);
   const StepLimits limits{
       .rows = options.max_num_batched_tokens,
       .sequences = options.max_num_seqs,

@@ -39,6 +39,7 @@ struct EngineOptions {
   int32_t max_queued_requests = 1024;  // beyond: refused as overloaded
   bool enable_prefix_caching = true;
   model::KvType kv_type = model::KvType::automatic;
+  bool unit_kv_scale = false;  // MLA: FP8 latent without scales
 };
 
 struct GenRequest {

@@ -256,13 +256,17 @@ class BadInput(unittest.TestCase):
                 (["--prompt", "a", "--compute", "fp8", "--attention", "fp8", "--kv-cache-dtype",
                   "bf16"], ["--attention", "bf16", "fp8_e4m3"]),
                 (["--prompt", "a", "--compute", "bf16", "--attention", "fp8"],
-                 ["--attention", "--compute"])):
+                 ["--attention", "--compute"]),
+                (["--prompt", "a", "--kv-scale", "unit"], ["--kv-scale", "FP8 latent"]),
+                (["--prompt", "a", "--scheme", "fp8_block", "--compute", "bf16"],
+                 ["--scheme", "fp8_block with --compute bf16"])):
             code, _, log = harness.run(*generate, *args)
             self.assertEqual(code, 2, (args, log))
             for text in expected + ["accepted:"]:
                 self.assertIn(text, log)
         for args in (["--compute", "fp8", "--attention", "fp8"],
-                     ["--compute", "fp8", "--kv-cache-dtype", "bf16"]):
+                     ["--compute", "fp8", "--kv-cache-dtype", "bf16"],
+                     ["--compute", "fp8", "--kv-scale", "unit"]):
             self.assertEqual(harness.run(*generate, "--prompt", "a", *args)[0], 0, args)
         prompts = pathlib.Path(self.folder.name, "latin.json")
         prompts.write_bytes(b'["ab\xffc"]')
