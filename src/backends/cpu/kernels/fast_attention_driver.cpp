@@ -75,8 +75,9 @@ struct Scratch {
   static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
   static size_t bytes(const TileShape& shape, int64_t rows) {
     const auto n = static_cast<size_t>(rows);
-    const size_t dims = static_cast<size_t>(shape.padded_k() + shape.padded_rope());
-    return aligned(Tile::bytes(shape)) + n * dims * 4 + aligned(n * 4) + aligned(n * 8) +
+    const int dims = shape.padded_k() + shape.padded_rope();
+    return aligned(Tile::bytes(shape)) + n * static_cast<size_t>(dims) * 4 + aligned(n * 4) +
+           aligned(n * 8) +
            2 * (aligned(n * 4) + n * 64 + n * static_cast<size_t>(shape.v_stride()) * 4);
   }
   Scratch(const TileShape& shape, int64_t rows, std::byte* memory) {
@@ -94,11 +95,13 @@ struct Scratch {
     position = reinterpret_cast<int64_t*>(cut(n * 8));
     split = {q, q_stride, q_scale, position};
     total = split;
-    for (Rows* state : {&split, &total}) {
-      state->max = floats(n);
-      state->sum = floats(n * 16);
-      state->value = floats(n * static_cast<size_t>(shape.v_stride()));
-    }
+    const auto place_state = [&](Rows& state) {
+      state.max = floats(n);
+      state.sum = floats(n * 16);
+      state.value = floats(n * static_cast<size_t>(shape.v_stride()));
+    };
+    place_state(split);
+    place_state(total);
   }
 };
 

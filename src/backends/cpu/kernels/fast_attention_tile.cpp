@@ -204,11 +204,12 @@ void widen_rows(const Part& part, DType type, int dims, int padded, const Slots&
     const int count = std::min(kBatch, slots.end - t);
     std::array<const uint8_t*, kBatch> tokens{};
     for (int i = 0; i < count; ++i) {
-      slots.prefetch(part, t + i, bytes);
-      const std::byte* row = part.at(slots.now[static_cast<size_t>(t + i)]);
+      const int slot = t + i;
+      slots.prefetch(part, slot, bytes);
+      const std::byte* row = part.at(slots.now[static_cast<size_t>(slot)]);
       tokens[static_cast<size_t>(i)] = reinterpret_cast<const uint8_t*>(row);
       if (type == DType::bf16) {
-        copy_bf16(reinterpret_cast<const uint16_t*>(row), dims, padded, rows + (t + i) * padded);
+        copy_bf16(reinterpret_cast<const uint16_t*>(row), dims, padded, rows + slot * padded);
       }
     }
     uint16_t* out = rows + t * padded;

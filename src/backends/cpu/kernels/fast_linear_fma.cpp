@@ -46,7 +46,7 @@ OCTET_AVX512 void pack_row(const Matrix& x, int64_t row, float* out, int64_t ste
     }
     if (x.scales.data) {
       const __m512 scale = _mm512_set1_ps(x.scales.at(row, x.scales.varies ? k / kCell : 0));
-      for (int i = 0; i < FmaMath::vecs; ++i) v[i] = _mm512_mul_ps(v[i], scale);
+      for (__m512& vec : v) vec = _mm512_mul_ps(vec, scale);
     }
     for (int i = 0; i < FmaMath::vecs; ++i, out += step) _mm512_storeu_ps(out, v[i]);
   }
