@@ -82,7 +82,7 @@ OCTET_AVX512 float dot_avx512(int64_t rounds) {
   const auto ones = (__m512bh)_mm512_set1_epi16(0x3F80);
   for (int64_t i = 0; i < rounds; ++i) {
 #pragma GCC unroll 16
-    for (int j = 0; j < kChains; ++j) acc[j] = _mm512_dpbf16_ps(acc[j], ones, ones);
+    for (__m512& a : acc) a = _mm512_dpbf16_ps(a, ones, ones);
   }
   float sum = 0;
   for (const __m512& a : acc) sum += _mm512_reduce_add_ps(a);
@@ -95,7 +95,7 @@ OCTET_AVX512 float fma_avx512(int64_t rounds) {
   const __m512 half = _mm512_set1_ps(0.5f);
   for (int64_t i = 0; i < rounds; ++i) {
 #pragma GCC unroll 16
-    for (int j = 0; j < kChains; ++j) acc[j] = _mm512_fmadd_ps(acc[j], half, half);
+    for (__m512& a : acc) a = _mm512_fmadd_ps(a, half, half);
   }
   float sum = 0;
   for (const __m512& a : acc) sum += _mm512_reduce_add_ps(a);

@@ -27,16 +27,24 @@ namespace {
 
 constexpr int64_t kMaxAssigned = 4096;  // rows over all experts in a turn: bounds the scratch
 
+// Scales stand right after what they scale.
 enum MoeSlot : size_t {
-  kXSlot = kMoeSlots,  // and the next, for its scales
-  kGatherSlot = kXSlot + 2,
-  kGateCodesSlot,  // and scales
-  kUpCodesSlot = kGateCodesSlot + 2,
-  kDownCodesSlot = kUpCodesSlot + 2,
-  kPackedGateSlot = kDownCodesSlot + 2,
-  kPackedUpSlot = kPackedGateSlot + 2,
-  kPackedDownSlot = kPackedUpSlot + 2,
-  kGateSlot = kPackedDownSlot + 2,
+  kXSlot = kMoeSlots,
+  kXScalesSlot,
+  kGatherSlot,
+  kGateCodesSlot,
+  kGateScalesSlot,
+  kUpCodesSlot,
+  kUpScalesSlot,
+  kDownCodesSlot,
+  kDownScalesSlot,
+  kPackedGateSlot,
+  kPackedGateScalesSlot,
+  kPackedUpSlot,
+  kPackedUpScalesSlot,
+  kPackedDownSlot,
+  kPackedDownScalesSlot,
+  kGateSlot,
   kUpSlot,
   kHiddenSlot,
   kResultSlot,
