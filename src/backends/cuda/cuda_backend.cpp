@@ -24,6 +24,22 @@ void free_pinned(void* data, size_t, Device) {
   cudaFreeHost(data);
 }
 
+void throw_if_faulted(DeviceFault& reported) {
+  const DeviceFault fault = reported;
+  // Else it is left alone: a later step, which runs already, may be about to report.
+  if (fault.kind != FaultKind::none) reported = {};
+  switch (fault.kind) {
+    case FaultKind::none:
+      return;
+    case FaultKind::token_outside_vocabulary:
+      throw Fault(fmt::format("embed: token {} lies outside the vocabulary", fault.value));
+    case FaultKind::row_outside_matrix:
+      throw Fault(fmt::format("gather_rows: there is no row {}", fault.value));
+    case FaultKind::position_without_block:
+      throw Fault(fmt::format("kv_write: position {} has no block in the table", fault.value));
+  }
+}
+
 }  // namespace
 
 CudaBackend::StreamOwner::~StreamOwner() {
@@ -126,24 +142,9 @@ void CudaBackend::fill(const Tensor& tensor, uint8_t byte) {
         "cudaMemsetAsync");
 }
 
-void CudaBackend::throw_if_faulted() {
-  const DeviceFault fault = *context_.fault;
-  *context_.fault = {};
-  switch (fault.kind) {
-    case FaultKind::none:
-      return;
-    case FaultKind::token_outside_vocabulary:
-      throw Fault(fmt::format("embed: token {} lies outside the vocabulary", fault.value));
-    case FaultKind::row_outside_matrix:
-      throw Fault(fmt::format("gather_rows: there is no row {}", fault.value));
-    case FaultKind::position_without_block:
-      throw Fault(fmt::format("kv_write: position {} has no block in the table", fault.value));
-  }
-}
-
 void CudaBackend::sync() {
   check(cudaStreamSynchronize(context_.stream), "cudaStreamSynchronize");
-  throw_if_faulted();
+  throw_if_faulted(*context_.fault);
 }
 
 uint64_t CudaBackend::record() {
@@ -162,7 +163,7 @@ void CudaBackend::wait(uint64_t point) {
   invariant(point > 0 && point < next_point_, "wait for a point that was never recorded");
   // An event that was recorded again since lies later in the stream: waiting for it is right, too.
   check(cudaEventSynchronize(events_[point % kEvents]), "cudaEventSynchronize");
-  throw_if_faulted();
+  throw_if_faulted(*context_.fault);
 }
 
 void CudaBackend::run_step(uint64_t key, FunctionRef<void()> body) {

@@ -88,7 +88,6 @@ class CudaBackend final : public ops::Backend {
   };
   const std::string& pin(const std::string& op) const;
   const LinearRow& row_for(const std::vector<LinearRow>& rows, const ops::OpDesc& desc);
-  void throw_if_faulted();
 
   CudaOptions options_;
   KernelContext context_;

@@ -47,7 +47,8 @@ struct Plan {
 
   template <typename T>
   void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
-    check(cublasLtMatmulDescSetAttribute(&operation, attribute, &value, sizeof value),
+    const auto* bytes = static_cast<const void*>(&value);  // T may be a pointer itself
+    check(cublasLtMatmulDescSetAttribute(&operation, attribute, bytes, sizeof value),
           "cublasLtMatmulDescSetAttribute");
   }
   void set_scales(const GemmOperands& operands) {

@@ -324,7 +324,8 @@ double product_us(const ops::OpDesc& d, double tflops) {
 // split k, so that few tiles leave SMs idle and each step waits for memory.
 double serial_steps(const ops::OpDesc& d, const DeviceCaps& caps) {
   const int64_t tiles = ((d.m + 127) / 128) * ((d.n + 127) / 128), sms = std::max(caps.sms, 1);
-  return static_cast<double>((tiles + sms - 1) / sms * ((d.k + 127) / 128));
+  const int64_t rounds = (tiles + sms - 1) / sms, steps = (d.k + 127) / 128;
+  return static_cast<double>(rounds * steps);
 }
 
 double outer_us(const ops::OpDesc& d, const DeviceCaps& caps) {
