@@ -79,7 +79,7 @@ double read_theta(const JsonView& config, const std::optional<JsonView>& scaling
 // The scaling's dictionary, if there is one.
 std::optional<JsonView> find_scaling(const JsonView& config) {
   const char* key = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  const auto scaling = config.find(key);
+  auto scaling = config.find(key);
   if (!scaling) return std::nullopt;
   for (const auto& [name, value] : scaling->json().items()) {
     if (value.is_object()) {

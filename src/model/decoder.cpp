@@ -151,7 +151,7 @@ void bind_ends(Binder& binder, DecoderWeights& weights) {
   // HF 5.x computes with the stored head and warns.
   const bool stored = binder.has("lm_head.weight", {config.vocab, config.hidden});
   if (config.tied_embeddings && stored) {
-    weights.notices.push_back(
+    weights.notices.emplace_back(
         "tie_word_embeddings is set, but lm_head.weight is stored as well: the stored head is "
         "used");
   }

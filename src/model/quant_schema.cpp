@@ -92,7 +92,8 @@ QuantConfig read_fp8(const JsonView& view) {
     config.format.input = QuantFormat{Fp8::e4m3, grids::row, ScaleType::f32};
   }
   if (view.has("kv_cache_scheme")) {
-    config.notes.push_back("kv_cache_scheme: stored k_scale and v_scale are used where they exist");
+    config.notes.emplace_back(
+        "kv_cache_scheme: stored k_scale and v_scale are used where they exist");
   }
   return config;
 }
@@ -263,7 +264,8 @@ QuantConfig read_compressed(const JsonView& view) {
     }
   }
   if (view.has("kv_cache_scheme")) {
-    config.notes.push_back("kv_cache_scheme: stored k_scale and v_scale are used where they exist");
+    config.notes.emplace_back(
+        "kv_cache_scheme: stored k_scale and v_scale are used where they exist");
   }
   return config;
 }

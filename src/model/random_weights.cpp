@@ -194,6 +194,7 @@ const Tensor* RandomWeights::find(std::string_view name, const Shape& expected) 
 
 std::vector<std::string> RandomWeights::names() const {
   std::vector<std::string> names;
+  names.reserve(tensors_.size());
   for (const auto& [name, tensor] : tensors_) names.push_back(name);
   return names;
 }
