@@ -86,6 +86,7 @@ class LayerErrors {
 
   std::vector<LayerError> result() const {
     std::vector<LayerError> errors;
+    errors.reserve(sums_.size());
     for (size_t i = 0; i < sums_.size(); ++i) {
       errors.push_back({static_cast<int64_t>(i), sums_[i] / static_cast<double>(tokens_)});
     }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ranges>
 #include <span>
 #include <utility>
 
@@ -16,7 +17,7 @@ bool before(const Sequence* a, const Sequence* b) {
   return a->arrival < b->arrival;
 }
 
-const Config& validated(const Config& config) {
+Config validated(const Config& config) {
   validate(config);
   return config;
 }
@@ -96,7 +97,8 @@ std::optional<Emission> Scheduler::finish_at(SeqId id, int32_t output_len, Finis
     throw Fault(fmt::format("finish_at: sequence {} has {} output tokens, not {}", id,
                             seq->output_len(), output_len));
   }
-  seq->tokens.resize(static_cast<size_t>(seq->prompt_len + output_len));
+  const int32_t length = seq->prompt_len + output_len;
+  seq->tokens.resize(static_cast<size_t>(length));
   return finish(*seq, reason);
 }
 
@@ -464,7 +466,7 @@ void Scheduler::retire(Sequence& seq, Finish reason) {
 void Scheduler::drain(Sequence& seq) {
   if (seq.tree_blocks > 0) tree_.touch(seq.blocks[static_cast<size_t>(seq.tree_blocks) - 1]);
   // From the end, so that the blocks at the start of a context are the next to be reused.
-  for (auto block = seq.blocks.rbegin(); block != seq.blocks.rend(); ++block) pool_.release(*block);
+  for (BlockId block : std::views::reverse(seq.blocks)) pool_.release(block);
   for (BlockId block : seq.surplus) pool_.release(block);
   seq.blocks.clear();
   seq.surplus.clear();

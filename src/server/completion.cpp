@@ -120,7 +120,7 @@ void refuse_too_many(const CompletionContext& context, const CompletionRequest& 
 }
 
 void submit(const CompletionContext& context, const CompletionRequest& request,
-            std::vector<Ids> prompts, EventQueue& events, std::vector<Running>& choices) {
+            const std::vector<Ids>& prompts, EventQueue& events, std::vector<Running>& choices) {
   for (const Ids& ids : prompts) {
     for (int32_t i = 0; i < request.n; ++i) {
       engine::GenRequest generation = request.generation;
@@ -179,9 +179,11 @@ asio::awaitable<void> complete(const CompletionContext& context, const Completio
   std::vector<Running> choices;
   const Cancelling cancelling(context.engine, choices);
   refuse_too_many(context, request);
-  std::vector<Ids> prompts = co_await encode(context, request, gone.get_token());
-  if (events->closed() == EventQueue::Closed::no) {
-    submit(context, request, std::move(prompts), *events, choices);
+  {  // the engine has its own copy of the prompts: these end here
+    const std::vector<Ids> prompts = co_await encode(context, request, gone.get_token());
+    if (events->closed() == EventQueue::Closed::no) {
+      submit(context, request, prompts, *events, choices);
+    }
   }
 
   // g++ 12 takes no braced list of temporaries inside a coroutine, so these are functions.
@@ -194,6 +196,7 @@ asio::awaitable<void> complete(const CompletionContext& context, const Completio
   };
   const auto whole = [&] {
     std::vector<Choice> parts;
+    parts.reserve(choices.size());
     for (size_t i = 0; i < choices.size(); ++i) {
       parts.push_back(choices[i].answer.take(static_cast<int32_t>(i)));
     }
@@ -229,7 +232,7 @@ asio::awaitable<void> complete(const CompletionContext& context, const Completio
   }
 
   if (!request.stream) {
-    if (failure) throw *failure;
+    if (failure) throw ApiError(*failure);
     std::string body = whole();
     co_await responder.send(200, std::move(body), "application/json");
     co_return;

@@ -26,7 +26,7 @@ class EventQueue : public std::enable_shared_from_this<EventQueue> {
     engine::TokenEvent event;
   };
 
-  explicit EventQueue(boost::asio::any_io_executor executor)
+  explicit EventQueue(const boost::asio::any_io_executor& executor)
       : executor_(executor), wake_(executor, boost::asio::steady_timer::time_point::max()) {}
 
   // For the engine: may be called on any thread, and outlives the request.

@@ -431,8 +431,9 @@ asio::awaitable<void> HttpServer::serve(std::shared_ptr<Shared> shared, tcp::soc
       connection.busy = false;
       if (!responder.keep_alive() || !responder.started()) break;
     }
-  } catch (const boost::system::system_error&) {
+  } catch (const boost::system::system_error& gone) {
     // The client went away, or did not read: its requests have been cancelled by their handler.
+    log::debug("connection: {}", gone.what());
   } catch (const std::exception& error) {
     log::error("connection: {}", error.what());
   }

@@ -108,7 +108,7 @@ asio::awaitable<void> Routes::handle(const HttpRequest& request, Responder& resp
     failure = ApiError(500, "internal error", "InternalServerError");
   }
   if (!failure) co_return;
-  if (responder.started()) throw *failure;  // too late for a status: the connection ends
+  if (responder.started()) throw ApiError(*failure);  // too late for a status: the connection ends
   if (failure->status == 401) responder.header("WWW-Authenticate", "Bearer");
   if (failure->status == 503) responder.header("Retry-After", "1");
   co_await responder.send(failure->status, error_json(*failure));

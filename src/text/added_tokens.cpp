@@ -20,7 +20,9 @@ std::string_view first_character(std::string_view text) {
 
 std::string_view last_character(std::string_view text) {
   size_t begin = text.size();
-  while (begin > 0 && (static_cast<uint8_t>(text[--begin]) & 0xC0) == 0x80) {
+  while (begin > 0) {
+    --begin;
+    if ((static_cast<uint8_t>(text[begin]) & 0xC0) != 0x80) break;
   }
   return text.substr(begin);
 }

@@ -130,9 +130,9 @@ Regex& Regex::operator=(Regex&&) noexcept = default;
 Regex::~Regex() = default;
 
 Regex Regex::compile(std::string_view pattern, std::string where) {
-  std::string translated = regex_to_pcre2(pattern, where);
+  const std::string translated = regex_to_pcre2(pattern, where);
   // Ruby's '^' and '$' always mean lines.
-  return build(pattern, std::move(translated),
+  return build(pattern, translated,
                PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, std::move(where));
 }
 
@@ -140,7 +140,7 @@ Regex Regex::literal(std::string_view text, std::string where) {
   return build(text, std::string(text), PCRE2_UTF | PCRE2_LITERAL, std::move(where));
 }
 
-Regex Regex::build(std::string_view source, std::string translated, uint32_t options,
+Regex Regex::build(std::string_view source, const std::string& translated, uint32_t options,
                    std::string where) {
   if (source.size() > kMaxPatternBytes) {
     refuse("regular expression is too long", source, where, "at most 65536 bytes");

@@ -59,7 +59,7 @@ class Regex {
  private:
   struct Code;
   Regex();
-  static Regex build(std::string_view source, std::string translated, uint32_t options,
+  static Regex build(std::string_view source, const std::string& translated, uint32_t options,
                      std::string where);
 
   std::unique_ptr<Code> code_;
