@@ -284,13 +284,14 @@ __global__ void __cluster_dims__(Blocks, 1, 1) __launch_bounds__(kThreads)
   wait_for_previous();
   allow_next();
 
-  // NaNs count as -Inf: they are never sampled.
   const float* const x = logits.row(n) + begin;
   float largest = -INFINITY;
   int largest_id = -1;
+  bool any_nan = false;
   const auto take = [&](int i, float logit) {
-    row.at(i) = logit == logit ? logit : -INFINITY;
-    if (logit > largest) {  // of equals the first, as i only grows
+    row.at(i) = logit;
+    if (!(logit <= largest)) {  // larger, of equals the first, as i only grows; or a NaN
+      any_nan = any_nan || logit != logit;
       largest = logit;
       largest_id = row.id(i);
     }
@@ -305,11 +306,12 @@ __global__ void __cluster_dims__(Blocks, 1, 1) __launch_bounds__(kThreads)
     take(4 * i + 3, four.w);
   }
   for (int i = 4 * fours + thread; i < count; i += kThreads) take(i, x[i]);
-  uint64_t best[1] = {largest_id < 0 ? 0 : candidate(largest, largest_id)};
+  constexpr uint64_t nan = ~uint64_t{0};  // larger than all candidates
+  uint64_t best[1] = {any_nan ? nan : largest_id < 0 ? 0 : candidate(largest, largest_id)};
   row.combine(best, Larger{});  // its barrier also ends the filling of the slice
   const float most = value_of(best[0]);
   const bool writer = rank == 0 && thread == 0;
-  if (best[0] == 0) {  // a row of NaN and -Inf only has no token
+  if (best[0] == 0 || best[0] == nan) {  // a row with a NaN, or of -Inf only, has no token
     if (rank != 0) return;
     if (thread == 0) {
       out.tokens[n] = -1;
