@@ -1,6 +1,8 @@
-// octet kernels MODEL: which kernel runs each shape of a model, and why not another.
+// octet kernels MODEL: which kernel runs each shape of a model, and why not another; with --step,
+// the ops of a decode step in their order and the bytes that each moves.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "cli/name_patterns.h"
@@ -9,6 +11,7 @@
 #include "cli/verbs.h"
 #include "engine/capacity.h"
 #include "ops/kernel_table.h"
+#include "ops/op_log.h"
 
 namespace octet::cli {
 namespace {
@@ -17,6 +20,7 @@ struct KernelsOptions {
   ModelOptions model;
   BackendOptions backend;
   std::string batches = "1,512", json;
+  int64_t step = 0, context = 1024;  // rows of a step to list; tokens of each sequence
 };
 
 // A problem of the model, and the modules that have it.
@@ -88,6 +92,100 @@ std::vector<Problem> problems_of(const OpenModel& open) {
   return problems;
 }
 
+constexpr int64_t kBlockTokens = 16;  // of a KV cache that is only looked at
+
+// --- the step ----------------------------------------------------------------------------
+
+// Ops of the step that differ in their layer alone.
+struct StepLine {
+  int64_t count = 0, weight_bytes = 0, cache_bytes = 0, activation_bytes = 0;  // of all
+  int64_t bytes() const { return weight_bytes + cache_bytes + activation_bytes; }
+};
+
+// What the model asks of its backend for one token of each of `rows` sequences, the sampling of
+// their next ones not included.
+std::vector<ops::LoggedOp> decode_step(const OpenModel& open, Device device, int64_t rows,
+                                       int64_t context) {
+  ops::OpLog log(device, context);
+  const model::Model& model = open.model();
+  const ops::KvLayout layout =
+      engine::kv_layout_of(model, open.kv_type(), kBlockTokens, open.unit_kv_scale());
+  const model::KvStore kv(log, layout, 1, model.kv_scales());
+  const auto ids = [](Shape shape) {
+    return Tensor(reinterpret_cast<void*>(uintptr_t{4096}), DType::i32, shape);
+  };
+  ops::Batch batch;
+  batch.rows = rows;
+  for (int64_t i = 0; i < rows; ++i) batch.sequences.push_back({i, 1, context - 1});
+  batch.tokens = batch.positions = batch.logits_rows = batch.row_sequence = ids({rows});
+  batch.spans = ids({rows, 3});
+  batch.block_table = ids({rows, (context + layout.block_tokens - 1) / layout.block_tokens});
+  batch.max_context = context;
+  Arena arena;
+  model.forward({log, arena, kv, batch});
+  return log.ops();
+}
+
+// "thin" or, where the linears of an op differ, "thin, cublaslt"; an op without a table is its own.
+std::string kernels_of(const ops::LoggedOp& op, const ops::Backend& backend) {
+  std::vector<std::string> names;
+  for (const ops::OpDesc& desc : op.linears) {
+    const std::string name = backend.choose(desc).kernel;
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  }
+  return names.empty() ? "-" : fmt::format("{}", fmt::join(names, ", "));
+}
+
+// The common beginning of folded module names once: "model.layers.*.self_attn.{q_proj, k_proj}".
+std::string joined_modules(const std::vector<std::string>& modules) {
+  if (modules.empty()) return "";
+  const std::string first = folded(modules[0]);
+  const size_t dot = first.rfind('.') + 1;
+  if (modules.size() == 1) return first;
+  std::string ends;
+  for (const std::string& module : modules) {
+    const std::string name = folded(module);
+    ends += fmt::format("{}{}", ends.empty() ? "" : ", ", name.substr(std::min(dot, name.size())));
+  }
+  return fmt::format("{}{{{}}}", first.substr(0, dot), ends);
+}
+
+// The listing, and its lines for --json.
+std::string list_step(const OpenModel& open, const ops::Backend& backend, int64_t rows,
+                      int64_t context, OrderedJson& lines) {
+  OrderedGroups<std::string, StepLine> groups;
+  StepLine all;
+  for (const ops::LoggedOp& op : decode_step(open, backend.info().device, rows, context)) {
+    const std::string key =
+        fmt::format("{:<14} {:<20} {}", op.op, kernels_of(op, backend), joined_modules(op.modules));
+    for (StepLine* line : {&groups[key], &all}) {
+      ++line->count;
+      line->weight_bytes += op.weight_bytes;
+      line->cache_bytes += op.cache_bytes;
+      line->activation_bytes += op.activation_bytes;
+    }
+  }
+  std::string text = fmt::format(
+      "\nA decode step, {} {} of {} tokens: {} ops, in the order of their first use\n"
+      "  {:>5}  {:>10}  {:>10}  {:>10}  {:>10}  {:<14} {:<20} {}\n",
+      rows, rows == 1 ? "sequence" : "sequences", context, all.count, "times", "weights", "cache",
+      "other", "each", "op", "kernel", "modules");
+  const auto show = [](int64_t bytes) { return show_bytes(static_cast<double>(bytes)); };
+  const auto line_of = [&](const std::string& name, const StepLine& line) {
+    text += fmt::format("  {:>5}  {:>10}  {:>10}  {:>10}  {:>10}  {}\n", line.count,
+                        show(line.weight_bytes), show(line.cache_bytes),
+                        show(line.activation_bytes), show(line.bytes() / line.count), name);
+    lines.push_back({{"op", name},
+                     {"times", line.count},
+                     {"weight_bytes", line.weight_bytes},
+                     {"cache_bytes", line.cache_bytes},
+                     {"activation_bytes", line.activation_bytes}});
+  };
+  for (const auto& [name, line] : groups.entries()) line_of(name, line);
+  line_of("all", all);
+  return text;
+}
+
 std::vector<int64_t> parse_batches(const std::string& text) {
   constexpr int64_t most = 1 << 20;
   std::vector<int64_t> batches;
@@ -125,6 +223,10 @@ int run_kernels(Args args) {
   OptionTable table("octet kernels", "Which kernel runs each shape of a model, and why.");
   table.positional("MODEL", &o.model.path, "model directory, or a config with --random-weights");
   table.add("--batches", &o.batches, "rows of a step, separated by commas");
+  table.add("--step", &o.step, "list a decode step of so many sequences instead; 0: do not",
+            {.least = 0, .most = 4096});
+  table.add("--context", &o.context, "tokens of each of its sequences",
+            {.least = 1, .most = 1 << 24});
   add_model_rows(table, o.model);
   add_backend_rows(table, o.backend);
   table.group("Output");
@@ -140,6 +242,12 @@ int run_kernels(Args args) {
   open.load(*backend, 1);
   OrderedJson rows = OrderedJson::array();
   std::string text = backend->info().name + "\n";
+  if (o.step > 0) {
+    text += list_step(open, *backend, o.step, o.context, rows);
+    if (prints_text(o.json)) print(text);
+    write_json(o.json, {{"backend", backend->info().name}, {"step", std::move(rows)}});
+    return 0;
+  }
   for (Problem& problem : problems_of(open)) {
     text += fmt::format("\n{}\n", modules_of(problem));
     for (const int64_t batch : batches) {

@@ -54,3 +54,22 @@ class Devices(unittest.TestCase):
         self.assertGreater(result["decode_tokens_per_s"], 0)
         self.assertGreater(result["prefill_tokens_per_s"], 0)
         self.assertGreater(result["memory"]["kv"], 0)
+
+    def test_step_listing_adds_up(self):
+        """What the ops of a step move is what the speed benchmarks count per token."""
+        shape = os.path.join(os.path.dirname(harness.MODEL), "configs", "llama-3.2-1b")
+        flags = [shape, "--random-weights", "--scheme", "fp8_channel", "--json", "-"]
+        code, out, log = harness.run("kernels", *flags, "--step", 1, "--context", 100)
+        self.assertEqual(code, 0, out + log)
+        *lines, total = json.loads(out)["step"]
+        for part in ("times", "weight_bytes", "cache_bytes", "activation_bytes"):
+            self.assertEqual(total[part], sum(line[part] for line in lines), part)
+        # 16 layers: 2048 wide, 8 KV heads of 64, an FFN of 8192; codes, a scale for each output,
+        # and the head in BF16.
+        inputs, outputs = 2048 * (2048 + 512 * 2 + 2 * 8192) + 2048 * 2048 + 8192 * 2048, (
+            2048 + 512 * 2 + 2 * 8192 + 2048 + 2048)
+        linears = 16 * (inputs + 4 * outputs) + 2 * 128256 * 2048
+        self.assertEqual(sum(line["weight_bytes"] for line in lines if "linear" in line["op"]),
+                         linears)
+        attention = next(line for line in lines if line["op"].startswith("attention"))
+        self.assertEqual(attention["cache_bytes"], 16 * 100 * 2 * 8 * 64)
