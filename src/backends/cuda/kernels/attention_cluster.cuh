@@ -6,14 +6,13 @@
 //     read before wait_for_previous(): it was there before this step's input was copied to the
 //     device. After the wait only queries and this step's own tokens are on their way;
 //   * blocks without tiles leave at once. The others, `active` of them, send what each tile gave to
-//     the block that folds it, all tiles of the split in ascending order, and meet once:
+//     the block that folds it, all tiles of the split in ascending order:
 //
 //       columns   |0..7|8..15|16..23| ...         block n % active folds column tile n
 //       block       0     1      2
 #pragma once
 
 #include "backends/cuda/kernels/attention_rows.cuh"
-#include "backends/cuda/kernels/cluster.cuh"
 
 namespace octet::cuda {
 
@@ -21,26 +20,33 @@ namespace octet::cuda {
 struct SplitTiles {
   int first = 0, end = 0;           // tiles, from the split's beginning
   int first_block = 0, active = 0;  // blocks
+  // Divided before the wait: how many column tiles this block folds, and where the first one of a
+  // warp goes, the `part`th of block `block`.
+  int parts = 0, part = 0, block = 0;
 };
 
-// Sends one tile's results to the blocks that fold them.
+// Sends one tile's results to the blocks that fold them; a block alone keeps them.
 template <class C>
 __device__ __forceinline__ void send_tile(const BlockRows<C>& rows, ClusterExchange<C>& own,
                                           const SplitTiles& tiles, int tile,
                                           const TileResult<C>& result) {
+  const auto send = [&](float2& to, float x, float y, int block) {
+    if (tiles.active == 1) {
+      to = make_float2(x, y);
+    } else {
+      cluster::send(&to, make_float2(x, y), own.mailbox, tiles.first_block + block);
+    }
+  };
   const int slots = tiles.active * C::BlockTiles, slot = tile - tiles.first_block * C::BlockTiles;
-  const int column = rows.column_tile(0);
-  int part = column / tiles.active, block = column - part * tiles.active;
+  int part = tiles.part, block = tiles.block;
 #pragma unroll
   for (int n = 0; n < C::ValueTiles; ++n) {
-    ClusterExchange<C>* const there =
-        tiles.active == 1 ? &own : cluster::in_block(&own, tiles.first_block + block);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (!rows.has_row(h)) continue;
-      *reinterpret_cast<float2*>(&there->o[part * slots + slot][rows.row(h)][rows.column(n) % 8]) =
-          make_float2(__fmul_rn(result.o[n][2 * h], result.value_scale[h]),
-                      __fmul_rn(result.o[n][2 * h + 1], result.value_scale[h]));
+      float* const to = &own.o[part * slots + slot][rows.row(h)][rows.column(n) % 8];
+      send(*reinterpret_cast<float2*>(to), __fmul_rn(result.o[n][2 * h], result.value_scale[h]),
+           __fmul_rn(result.o[n][2 * h + 1], result.value_scale[h]), block);
     }
     if (++block == tiles.active) {
       block = 0;
@@ -48,16 +54,11 @@ __device__ __forceinline__ void send_tile(const BlockRows<C>& rows, ClusterExcha
     }
   }
   // All lanes of a row have its maximum and sum: each sends them to another block.
-  const int to = rows.sharer();
   static_assert(C::Warps * 4 >= C::Cluster);
-  if (to < tiles.active) {
-    ClusterExchange<C>* const there =
-        tiles.active == 1 ? &own : cluster::in_block(&own, tiles.first_block + to);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      if (rows.has_row(h))
-        there->max_sum[slot][rows.row(h)] = make_float2(result.max[h], result.sum[h]);
-    }
+  for (int h = 0; h < 2; ++h) {
+    if (rows.sharer() < tiles.active && rows.has_row(h))
+      send(own.max_sum[slot][rows.row(h)], result.max[h], result.sum[h], rows.sharer());
   }
 }
 
@@ -68,9 +69,8 @@ __device__ __forceinline__ void fold_tiles(const RowParams& p, const BlockRows<C
                                            const ClusterExchange<C>& from, const SplitTiles& tiles,
                                            int block, int split, int count) {
   const int slots = tiles.active * C::BlockTiles, origin = tiles.first_block * C::BlockTiles;
-  const int parts = (C::Dim / 8 - block + tiles.active - 1) / tiles.active;
   const int shift = count == 1 ? 0 : kWarp - __clz(count - 1);  // rows, to a power of two
-  for (int i = static_cast<int>(threadIdx.x); i < parts << (shift + 2); i += C::Threads) {
+  for (int i = static_cast<int>(threadIdx.x); i < tiles.parts << (shift + 2); i += C::Threads) {
     const int column = i % 4 * 2, row = (i / 4) & ((1 << shift) - 1), part = i >> (shift + 2);
     if (row >= count) continue;
     float max = attention_rule::kNoMax, sum = 0.0f, o[2] = {0.0f, 0.0f};
@@ -91,13 +91,14 @@ __device__ __forceinline__ void fold_tiles(const RowParams& p, const BlockRows<C
 
 // A Worker is BlockRows with
 //   prepare(origin, first, end)   the block has the tiles [first, end) of those from `origin` on;
-//                                 loads what may be loaded before the wait
+//                                 loads and converts what may be before the wait
 //   for_each_prepared(use)        use(tile, TileResult), by the warps that computed the tile
 // Grid: (kv_heads * Cluster, range * packs, slots).
 template <class Worker, class C, class Params, class Shared>
 __device__ __forceinline__ void cluster_rows(const Params& p, Shared& s) {
   allow_next();
-  cluster::arrive_relaxed();
+  if (threadIdx.x == 0) cluster::open(s.more.mailbox);
+  cluster::arrive();
   const int rank = static_cast<int>(blockIdx.x) % C::Cluster;
   const int kv_head = static_cast<int>(blockIdx.x) / C::Cluster;
   const SplitItem item = split_item(p);
@@ -115,8 +116,16 @@ __device__ __forceinline__ void cluster_rows(const Params& p, Shared& s) {
   const int end = min(base + tiles.end, origin + C::BlockTiles);
   // One block at least waits for the kernel before, and so does whoever waits for this one.
   const bool leads = rank == 0 && blockIdx.z == 0;
-  cluster::wait_acquire();  // all blocks have begun: their shared memory may be written
+  cluster::wait();  // all blocks have begun: their shared memory may be written
+  const int own = rank - tiles.first_block;
   if (first < end) {
+    tiles.parts = (C::Dim / 8 - own + tiles.active - 1) / tiles.active;
+    tiles.part = worker.column_tile(0) / tiles.active;
+    tiles.block = worker.column_tile(0) - tiles.part * tiles.active;
+    if (threadIdx.x == 0) {
+      const int row_bytes = tiles.parts * 32 + 8;
+      cluster::expect(s.more.mailbox, (tiles.end - tiles.first) * item.count * row_bytes);
+    }
     worker.prepare(origin, first, end);
   } else if (!leads) {
     return;
@@ -134,10 +143,9 @@ __device__ __forceinline__ void cluster_rows(const Params& p, Shared& s) {
     if (tiles.active == 1) {
       __syncthreads();
     } else {
-      cluster::arrive_release();
-      cluster::wait_acquire();
+      cluster::receive(s.more.mailbox);
     }
-    fold_tiles<C>(p, worker, s.more, tiles, rank - tiles.first_block, item.split, item.count);
+    fold_tiles<C>(p, worker, s.more, tiles, own, item.split, item.count);
   }
   if (padding) {
     zero_padding_rows(p, kv_head, static_cast<int>(blockIdx.y), static_cast<int>(gridDim.y));

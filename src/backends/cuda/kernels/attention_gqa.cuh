@@ -79,7 +79,7 @@ class GqaWorker : public BlockRows<C> {
       s_.k_scale[i] = k_scale;
       s_.v_scale[i] = v_scale;
     }
-    if (!has_queries_) load_queries(tid / kWarp);  // while K and V are on their way
+    if (!has_queries_) load_queries(tid / kWarp, C::Rows);  // while K and V are on their way
     has_queries_ = true;
     for (int tile = first; tile < end; ++tile) {
       const int at = (tile - first) * kTile, start = tile * kTile;
@@ -123,41 +123,57 @@ class GqaWorker : public BlockRows<C> {
       zero_query<C::Dim>(s_.q + row * C::Pitch);
     if (tid < C::Rows) s_.q_scale[tid] = 1.0f;
     __syncthreads();
-    if (tile_ < end_) load_tile(tile_);
-    slot_ = tid < C::BlockTiles * kTile ? s_.slots[tid] : -1;
-    fresh_ = origin * kTile + tid >= this->span_.first_position;
-    if (slot_ >= 0 && !fresh_) load_scales(slot_, own_k_scale_, own_v_scale_);
+    if (tile_ < end_) {
+      load_tile(tile_);
+      fresh_at_ = find_fresh(tile_);
+    }
+    const int32_t slot = tid < C::BlockTiles * kTile ? s_.slots[tid] : -1;
+    float k_scale = 0.0f, v_scale = 0.0f;
+    if (slot >= 0) {
+      const int64_t cell = cell_of(slot);
+      if (origin * kTile + tid >= this->span_.first_position) {
+        fresh_cell_ = cell;
+      } else {
+        load_cell(cell, k_scale, v_scale);
+      }
+    }
+    const int row = tid / kWarp;
+    if (row < this->count_) query_ = p_.q.at(this->token_of(row), this->head_of(row));
+    if (tile_ < end_) {
+      nonfinite_ = store_tile(tile_);
+      load_next_tile();
+    }
+    if (tid < C::BlockTiles * kTile && fresh_cell_ < 0) {
+      s_.k_scale[tid] = k_scale;
+      s_.v_scale[tid] = v_scale;
+    }
   }
 
   template <typename Use>
   __device__ __forceinline__ void for_each_prepared(Use use) {
     const int tid = static_cast<int>(threadIdx.x), lane = tid % kWarp, row = tid / kWarp;
-    // Queries and fresh tokens first, all at once; what was prepared is converted meanwhile.
-    QueryRow<C::Dim> query;
-    if (row < this->count_) {
-      query.load(p_.q.type, p_.q.at(this->token_of(row), this->head_of(row)), p_.dim, p_.q.vectors);
-    }
-    if (slot_ >= 0 && fresh_) load_scales(slot_, own_k_scale_, own_v_scale_);
+    // Queries and fresh tokens, all at once.
     Reader k_fresh, v_fresh;
-    if (tile_ < end_) load_fresh(tile_, k_fresh, v_fresh);
-    bool nonfinite = tile_ < end_ && store_tile(tile_);
-    if (tid < C::BlockTiles * kTile) {
-      s_.k_scale[tid] = own_k_scale_;
-      s_.v_scale[tid] = own_v_scale_;
-    }
-    if (row < this->count_) {
+    k_fresh.load_left(p_.k + offset(), fresh_at_);
+    v_fresh.load_left(p_.v + offset(), fresh_at_);
+    QueryRow<C::Dim> query;
+    if (query_) query.load(p_.q.type, query_, p_.dim, p_.q.vectors);
+    float k_scale = 0.0f, v_scale = 0.0f;
+    if (fresh_cell_ >= 0) load_cell(fresh_cell_, k_scale, v_scale);
+    if (tile_ < end_) nonfinite_ |= copy_tile(tile_);
+    if (query_) {
       const float scale = query.finish(p_.q.type, p_.fp8, s_.q + row * C::Pitch);
       if (lane == 0) s_.q_scale[row] = scale;
     }
-    if (C::Threads / kWarp<kGroupRows&& this->count_> C::Threads / kWarp)
-      load_queries(row + C::Threads / kWarp);
-    if (tile_ < end_) nonfinite |= store_fresh(tile_, k_fresh, v_fresh);
-    note_poison(nonfinite);
+    load_queries(row + C::Threads / kWarp, this->count_);
+    if (tile_ < end_) nonfinite_ |= store_fresh(tile_, k_fresh, v_fresh);
+    if (fresh_cell_ >= 0) {
+      s_.k_scale[tid] = k_scale;
+      s_.v_scale[tid] = v_scale;
+    }
+    note_poison();
     __syncthreads();
     while (tile_ < end_) {
-      if constexpr (C::BlockTiles > C::Sets) {
-        if (tile_ + C::Sets < end_) load_tile(tile_ + C::Sets);
-      }
       const int start = tile_ * kTile, at = start - origin_ * kTile;
       const float v_scale = s_.v_scale[at + max(this->first_position() - start, 0)];
       bool differs = false;
@@ -178,10 +194,14 @@ class GqaWorker : public BlockRows<C> {
       if constexpr (C::BlockTiles > C::Sets) {
         if (tile_ >= end_) break;
         this->unit_barrier();  // the tile before has been used
-        load_fresh(tile_, k_fresh, v_fresh);
-        nonfinite = store_tile(tile_);
-        nonfinite |= store_fresh(tile_, k_fresh, v_fresh);
-        note_poison(nonfinite);
+        fresh_at_ = find_fresh(tile_);
+        k_fresh.load_left(p_.k + offset(), fresh_at_);
+        v_fresh.load_left(p_.v + offset(), fresh_at_);
+        nonfinite_ = store_tile(tile_);
+        nonfinite_ |= copy_tile(tile_);
+        load_next_tile();
+        nonfinite_ |= store_fresh(tile_, k_fresh, v_fresh);
+        note_poison();
         this->unit_barrier();
       }
     }
@@ -200,7 +220,12 @@ class GqaWorker : public BlockRows<C> {
     return int64_t{kv_head_} * p_.dim * element_bytes();
   }
   __device__ __forceinline__ void load_scales(int32_t slot, float& k_scale, float& v_scale) const {
-    const int64_t cell = int64_t{slot / p_.pages.block_tokens} * p_.kv_heads + kv_head_;
+    load_cell(cell_of(slot), k_scale, v_scale);
+  }
+  __device__ __forceinline__ int64_t cell_of(int32_t slot) const {
+    return int64_t{slot / p_.pages.block_tokens} * p_.kv_heads + kv_head_;
+  }
+  __device__ __forceinline__ void load_cell(int64_t cell, float& k_scale, float& v_scale) const {
     k_scale = p_.k_scale ? p_.k_scale[cell] : 1.0f;
     v_scale = p_.v_scale ? p_.v_scale[cell] : 1.0f;
   }
@@ -223,24 +248,33 @@ class GqaWorker : public BlockRows<C> {
     k_.load(p_.k + offset(), row_bytes(), p_.dim, slots, fresh_rows(tile));
     v_.load(p_.v + offset(), row_bytes(), p_.dim, slots, fresh_rows(tile));
   }
+  __device__ __forceinline__ void load_next_tile() {
+    if constexpr (C::BlockTiles > C::Sets) {
+      if (tile_ + C::Sets < end_) load_tile(tile_ + C::Sets);
+    }
+  }
   __device__ __forceinline__ bool store_tile(int tile) {
+    if (!p_.vectors) return false;
+    k_.store(s_.k + set() * kTile * C::Pitch, p_.cache, false, fresh_rows(tile));
+    return v_.store(s_.v + set() * kTile * C::Pitch, p_.cache, is_mixed_tile(tile),
+                    fresh_rows(tile));
+  }
+  // All rows, where they cannot be read in pieces.
+  __device__ __forceinline__ bool copy_tile(int tile) {
+    if (p_.vectors) return false;
     T* const k = s_.k + set() * kTile * C::Pitch;
     T* const v = s_.v + set() * kTile * C::Pitch;
-    if (p_.vectors) {
-      k_.store(k, p_.cache, false, fresh_rows(tile));
-      return v_.store(v, p_.cache, is_mixed_tile(tile), fresh_rows(tile));
-    }
     const int32_t* const slots = s_.slots + (tile - origin_) * kTile;
     Reader::copy(p_.k + offset(), row_bytes(), p_.dim, slots, k, p_.cache);
     return Reader::copy(p_.v + offset(), row_bytes(), p_.dim, slots, v, p_.cache);
   }
-  __device__ __forceinline__ void load_fresh(int tile, Reader& k, Reader& v) const {
-    if (!p_.vectors) return;
-    const int32_t* const slots = s_.slots + (tile - origin_) * kTile;
-    k.load_left(p_.k + offset(), row_bytes(), p_.dim, slots, fresh_rows(tile));
-    v.load_left(p_.v + offset(), row_bytes(), p_.dim, slots, fresh_rows(tile));
+  // The fresh ones: where the thread's piece lies in K and V, -1 if it has none.
+  __device__ __forceinline__ int64_t find_fresh(int tile) const {
+    if (!p_.vectors) return -1;
+    return Reader::find_left(row_bytes(), p_.dim, s_.slots + (tile - origin_) * kTile,
+                             fresh_rows(tile));
   }
-  __device__ __forceinline__ bool store_fresh(int tile, const Reader& k, const Reader& v) {
+  __device__ __forceinline__ bool store_fresh(int tile, Reader& k, Reader& v) {
     if (!p_.vectors) return false;
     const int32_t* const slots = s_.slots + (tile - origin_) * kTile;
     const TileRows fresh = fresh_rows(tile);
@@ -249,8 +283,8 @@ class GqaWorker : public BlockRows<C> {
     return v.store_left(p_.v + offset(), row_bytes(), p_.dim, slots, fresh,
                         s_.v + set() * kTile * C::Pitch, p_.cache, is_mixed_tile(tile));
   }
-  __device__ __forceinline__ void note_poison(bool nonfinite) {
-    const bool any = __ballot_sync(~0u, nonfinite) != 0;
+  __device__ __forceinline__ void note_poison() {
+    const bool any = __ballot_sync(~0u, nonfinite_) != 0;
     if (threadIdx.x % kWarp == 0) s_.poisoned[threadIdx.x / kWarp] = any;
   }
 
@@ -259,9 +293,9 @@ class GqaWorker : public BlockRows<C> {
     return p_.cache == DType::f32 ? 4 : p_.cache == DType::bf16 || p_.cache == DType::f16 ? 2 : 1;
   }
 
-  // Rows from `first` on; every warp has every (Threads / 32)th.
-  __device__ __forceinline__ void load_queries(int first) {
-    for (int row = first; row < C::Rows; row += C::Threads / kWarp) {
+  // Rows [first, end); every warp has every (Threads / 32)th.
+  __device__ __forceinline__ void load_queries(int first, int end) {
+    for (int row = first; row < end; row += C::Threads / kWarp) {
       T* const to = s_.q + row * C::Pitch;
       if (row < this->count_) {
         const void* const from = p_.q.at(this->token_of(row), this->head_of(row));
@@ -394,12 +428,13 @@ class GqaWorker : public BlockRows<C> {
   const GqaParams& p_;
   GqaShared<C>& s_;
   bool has_queries_ = false;
-  // Of the cluster kernel: what has been prepared. A thread has the scales of one position.
+  // Of the cluster kernel: the tile in work, the one on its way, and what is to be loaded after the
+  // wait. A thread has the scales of one position.
   int origin_ = 0, tile_ = 0, end_ = 0;
   Reader k_, v_;
-  int32_t slot_ = -1;
-  bool fresh_ = false;
-  float own_k_scale_ = 0.0f, own_v_scale_ = 0.0f;
+  const void* query_ = nullptr;              // the warp's first row
+  int64_t fresh_at_ = -1, fresh_cell_ = -1;  // to be loaded after the wait
+  bool nonfinite_ = false;
 };
 
 template <class C>

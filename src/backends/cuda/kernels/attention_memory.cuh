@@ -2,6 +2,8 @@
 // which rows a sequence has in a step.
 #pragma once
 
+#include <bit>
+
 #include "backends/cuda/kernels/attention_tile.cuh"
 
 namespace octet::cuda {
@@ -65,32 +67,33 @@ class QueryRow {
   // `from`: dim elements. `vectors`: runs may be read at once.
   __device__ __forceinline__ void load(DType type, const void* from, int dim, bool vectors) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const auto* const words = static_cast<const uint32_t*>(from);
 #pragma unroll
-    for (int c = 0; c < kRuns; ++c) {
-      const int d = (c * kWarp + lane) * kRun;
-      Run& run = runs_[c];
-      run = {};
-      if (vectors) {
-        if (d >= dim) continue;
-        if (type == DType::f32) {
-          run = load_vector<kRun>(static_cast<const uint32_t*>(from) + d);
-        } else {
-          const auto half = load_vector<kRun / 2>(static_cast<const uint32_t*>(from) + d / 2);
+    for (int c = 0; c < kRuns; ++c) runs_[c] = {};
+    if (vectors && type != DType::f32) {
 #pragma unroll
-          for (int i = 0; i < kRun / 2; ++i) run.v[i] = half.v[i];
-        }
-      } else if (type == DType::f32) {
+      for (int c = 0; c < kRuns; ++c) {
+        const int d = (c * kWarp + lane) * kRun;
+        if (d < dim) load_words<kRun / 2>(words + d / 2, runs_[c]);
+      }
+    } else if (vectors) {
 #pragma unroll
-        for (int i = 0; i < kRun; ++i)
-          if (d + i < dim) run.v[i] = static_cast<const uint32_t*>(from)[d + i];
-      } else {
-        const auto* const halves = static_cast<const uint16_t*>(from);
-        uint16_t raw[kRun] = {};
+      for (int c = 0; c < kRuns; ++c) {
+        const int d = (c * kWarp + lane) * kRun;
+        if (d < dim) load_words<kRun>(words + d, runs_[c]);
+      }
+    } else if (type == DType::f32) {
 #pragma unroll
-        for (int i = 0; i < kRun; ++i)
-          if (d + i < dim) raw[i] = halves[d + i];
+      for (int i = 0; i < kRuns * kRun; ++i) {
+        const int d = (i / kRun * kWarp + lane) * kRun + i % kRun;
+        if (d < dim) runs_[i / kRun].v[i % kRun] = words[d];
+      }
+    } else {
+      const auto* const halves = static_cast<const uint16_t*>(from);
 #pragma unroll
-        for (int i = 0; i < kRun; i += 2) run.v[i / 2] = raw[i] | uint32_t{raw[i + 1]} << 16;
+      for (int i = 0; i < kRuns * kRun; ++i) {
+        const int d = (i / kRun * kWarp + lane) * kRun + i % kRun;
+        if (d < dim) runs_[i / kRun].v[i % kRun / 2] |= uint32_t{halves[d]} << i % 2 * 16;
       }
     }
   }
@@ -143,6 +146,12 @@ class QueryRow {
  private:
   static constexpr int kRun = Dim / kWarp < 4 ? Dim / kWarp : 4, kRuns = Dim / kWarp / kRun;
   using Run = Vector<uint32_t, kRun>;
+  template <int N>
+  __device__ __forceinline__ static void load_words(const uint32_t* from, Run& to) {
+    const Vector<uint32_t, N> words = load_vector<N>(from);
+#pragma unroll
+    for (int i = 0; i < N; ++i) to.v[i] = words.v[i];
+  }
   static_assert(kRun % 2 == 0 && Dim % (kWarp * kRun) == 0);
 
   Run runs_[kRuns];
@@ -212,24 +221,30 @@ class TileReader {
     }
   }
 
-  // The rows that were left out: few, so each thread has a piece at most in nearly all cases. It
-  // starts the load of its first one, and store_left() does the rest.
-  __device__ __forceinline__ void load_left(const uint8_t* base, int64_t row_bytes, int dim,
-                                            const int32_t* slots, TileRows left) {
-    if constexpr (Width > 0)
-      pieces_[0] = load_left_piece(thread(), base, row_bytes, dim, slots, left);
+  // The rows that were left out: few, so a thread has one piece of them at most in nearly all
+  // cases. Where that begins, from `base`; -1 if it has none.
+  __device__ __forceinline__ static int64_t find_left(int64_t row_bytes, int dim,
+                                                      const int32_t* slots, TileRows left,
+                                                      int piece = thread()) {
+    const int t = left.begin + piece / kRowPieces, column = piece % kRowPieces;
+    if (Width == 0 || t >= left.end || slots[t] < 0 || column * kElements >= dim) return -1;
+    return slots[t] * row_bytes + column * 16;
+  }
+  // Starts its load; store_left() writes it, and loads and writes what else there may be.
+  __device__ __forceinline__ void load_left(const uint8_t* base, int64_t at) {
+    pieces_[0] = at < 0 ? make_uint4(0, 0, 0, 0) : load_piece(base + at);
   }
   __device__ __forceinline__ bool store_left(const uint8_t* base, int64_t row_bytes, int dim,
                                              const int32_t* slots, TileRows left, T* to, DType type,
-                                             bool look) const {
+                                             bool look) {
     bool nonfinite = false;
     if constexpr (Width > 0) {
-      uint4 own = pieces_[0];
       for (int piece = thread(); piece < (left.end - left.begin) * kRowPieces; piece += Threads) {
-        if (piece >= Threads) own = load_left_piece(piece, base, row_bytes, dim, slots, left);
+        if (piece >= Threads) load_left(base, find_left(row_bytes, dim, slots, left, piece));
         const int at = left.begin * kRowPieces + piece;
-        nonfinite |= Width == 1 && type == DType::e5m2 ? store_piece<Fp8::e5m2>(own, at, to, look)
-                                                       : store_piece<Fp8::e4m3>(own, at, to, look);
+        nonfinite |= Width == 1 && type == DType::e5m2
+                         ? store_piece<Fp8::e5m2>(pieces_[0], at, to, look)
+                         : store_piece<Fp8::e4m3>(pieces_[0], at, to, look);
       }
     }
     return nonfinite;
@@ -259,14 +274,6 @@ class TileReader {
   __device__ __forceinline__ static int thread() {
     return static_cast<int>(threadIdx.x) % Threads;
   }
-  __device__ __forceinline__ static uint4 load_left_piece(int piece, const uint8_t* base,
-                                                          int64_t row_bytes, int dim,
-                                                          const int32_t* slots, TileRows left) {
-    const int t = left.begin + piece / kRowPieces, column = piece % kRowPieces;
-    if (t >= left.end || slots[t] < 0 || column * kElements >= dim) return make_uint4(0, 0, 0, 0);
-    return load_piece(base + slots[t] * row_bytes + column * 16);
-  }
-
   // F only matters if elements are FP8.
   template <Fp8 F>
   __device__ __forceinline__ bool store_as(T* to, bool look, TileRows left) const {
@@ -317,18 +324,34 @@ class TileReader {
 
 // --- the paged cache -----------------------------------------------------------------------------
 
+// A divisor of numbers >= 0. It nearly always is a power of two, and division is slow.
+struct Divisor {
+  int value = 1, shift = 0;  // value = 1 << shift; shift < 0 if it is not a power of two
+
+  Divisor() = default;
+  explicit Divisor(int divisor)
+      : value(divisor),
+        shift(std::has_single_bit(static_cast<unsigned>(divisor))
+                  ? std::countr_zero(static_cast<unsigned>(divisor))
+                  : -1) {}
+  __device__ __forceinline__ friend int operator/(int x, const Divisor& d) {
+    return d.shift >= 0 ? x >> d.shift : x / d.value;
+  }
+};
+
 struct PagedRows {
   const int32_t* table = nullptr;  // i32 [sequences, entries], rows `pitch` apart
   int64_t pitch = 0;
-  int entries = 0, block_tokens = 0, blocks = 0;
+  int entries = 0, blocks = 0;
+  Divisor block_tokens;
 
   PagedRows() = default;
   PagedRows(const Tensor& block_table, int64_t tokens, int64_t count)
       : table(block_table.as<const int32_t>()),
         pitch(block_table.strides[0]),
         entries(static_cast<int>(block_table.shape[1])),
-        block_tokens(static_cast<int>(tokens)),
-        blocks(static_cast<int>(count)) {}
+        blocks(static_cast<int>(count)),
+        block_tokens(static_cast<int>(tokens)) {}
 
   // Slot of a position in [blocks, block_tokens] seen as rows; -1 if the table has no block for it
   // (then it reads as zeros: an id out of range must not read another's memory).
@@ -336,7 +359,7 @@ struct PagedRows {
     const int entry = position / block_tokens;
     if (entry >= entries) return -1;
     const int32_t id = table[sequence * pitch + entry];
-    return id < 0 || id >= blocks ? -1 : id * block_tokens + position % block_tokens;
+    return id < 0 || id >= blocks ? -1 : (id - entry) * block_tokens.value + position;
   }
 };
 

@@ -124,45 +124,51 @@ class MlaWorker : public BlockRows<C> {
     this->find_slots(origin * kTile, C::BlockTiles * kTile, s_.slots);
     for (int row = this->count_ + warp_; row < kGroupRows; row += C::Threads / kWarp) zero_row(row);
     __syncthreads();
-    load_tile();
+    next_scale_ = load_tile(tile_);
+    find_fresh();
+    nonfinite_ = store_tile();
+    scale_ = next_scale_;
+    if (tile_ + 1 < end_) next_scale_ = load_tile(tile_ + 1);
   }
 
   template <typename Use>
   __device__ __forceinline__ void for_each_prepared(Use use) {
-    // Queries and fresh tokens first, all at once; what was prepared is converted meanwhile.
+    // Queries and fresh tokens, all at once.
     constexpr int kQueries = kGroupRows / (C::Threads / kWarp);
+    load_fresh();
     QueryLoads queries[kQueries];
 #pragma unroll
     for (int i = 0; i < kQueries; ++i) {
       const int row = warp_ + i * (C::Threads / kWarp);
       if (row < this->count_) queries[i].start(*this, row);
     }
-    load_fresh();
-    bool nonfinite = store_tile();
+    nonfinite_ |= copy_tile();
 #pragma unroll
     for (int i = 0; i < kQueries; ++i) {
       const int row = warp_ + i * (C::Threads / kWarp);
       if (row < this->count_) queries[i].finish(*this, row);
     }
-    nonfinite |= store_fresh();
-    note_poison(nonfinite);
+    nonfinite_ |= store_fresh();
+    note_poison();
     __syncthreads();
     while (true) {
       const int start = tile_ * kTile;
       const bool mixed = is_mixed_tile();
       bool poisoned = false;
       for (int w = 0; mixed && w < 8; ++w) poisoned |= s_.poisoned[w];
-      ++tile_;
-      if (tile_ < end_) load_tile();
       TileResult<C> result;
       compute(start, mixed, poisoned, result);
-      use(tile_ - 1, result);
-      if (tile_ >= end_) break;
+      use(tile_, result);
+      if (++tile_ >= end_) break;
       __syncthreads();  // the tile before has been used
+      find_fresh();
       load_fresh();
-      nonfinite = store_tile();
-      nonfinite |= store_fresh();
-      note_poison(nonfinite);
+      nonfinite_ = store_tile();
+      nonfinite_ |= copy_tile();
+      scale_ = next_scale_;
+      if (tile_ + 1 < end_) next_scale_ = load_tile(tile_ + 1);
+      nonfinite_ |= store_fresh();
+      note_poison();
       __syncthreads();
     }
   }
@@ -191,9 +197,9 @@ class MlaWorker : public BlockRows<C> {
     if (t % kWarp == 0) s_.largest[g][t / kWarp] = largest;
   }
 
-  // Of the prepared tile: the rows that this step wrote, and whether it is mixed.
-  __device__ __forceinline__ TileRows fresh_rows() const {
-    const int start = tile_ * kTile;
+  // Of a prepared tile: the rows that this step wrote, and whether it is mixed.
+  __device__ __forceinline__ TileRows fresh_rows(int tile) const {
+    const int start = tile * kTile;
     return {max(this->span_.first_position - start, 0), min(this->end_position() - start, kTile)};
   }
   __device__ __forceinline__ bool is_mixed_tile() const {
@@ -204,46 +210,49 @@ class MlaWorker : public BlockRows<C> {
   __device__ __forceinline__ const int32_t* tile_slots() const {
     return s_.slots + (tile_ - origin_) * kTile;
   }
-  // The others: begins to load them, and puts them into shared memory.
   __device__ __forceinline__ bool latents_ahead() const {
     return C::Width > 0 && p_.vectors;
   }
   __device__ __forceinline__ bool ropes_ahead() const {
     return kRopeWidth > 0 && p_.rope_vectors;
   }
-  __device__ __forceinline__ void load_tile() {
-    const TileRows fresh = fresh_rows();
+  // The others of a tile: begins to load them, and returns the thread's scale.
+  __device__ __forceinline__ float load_tile(int tile) {
+    const TileRows fresh = fresh_rows(tile);
+    const int32_t* const slots = s_.slots + (tile - origin_) * kTile;
     const int t = static_cast<int>(threadIdx.x) % kTile, g = static_cast<int>(threadIdx.x) / kTile;
-    if (latents_ahead()) latent_.load(p_.latent, latent_bytes(), p_.dim, tile_slots(), fresh);
-    if (ropes_ahead()) rope_.load(p_.rope, rope_bytes(), p_.rope_dim, tile_slots(), fresh);
-    if (!fresh.has(t)) scale_ = load_scale(tile_slots()[t], g);
+    if (latents_ahead()) latent_.load(p_.latent, latent_bytes(), p_.dim, slots, fresh);
+    if (ropes_ahead()) rope_.load(p_.rope, rope_bytes(), p_.rope_dim, slots, fresh);
+    return fresh.has(t) ? 0.0f : load_scale(slots[t], g);
   }
+  // Puts them into shared memory, as well as zeros where no row sees the position.
   __device__ __forceinline__ bool store_tile() {
-    bool nonfinite;
-    if (latents_ahead()) {
-      nonfinite = latent_.store(s_.latent, p_.cache, is_mixed_tile(), fresh_rows());
-    } else {
-      nonfinite =
-          LatentReader::copy(p_.latent, latent_bytes(), p_.dim, tile_slots(), s_.latent, p_.cache);
-    }
-    if (ropes_ahead()) {
-      rope_.store(s_.rope, p_.rope_cache, false, fresh_rows());
-    } else {
+    if (ropes_ahead()) rope_.store(s_.rope, p_.rope_cache, false, fresh_rows(tile_));
+    return latents_ahead() &&
+           latent_.store(s_.latent, p_.cache, is_mixed_tile(), fresh_rows(tile_));
+  }
+  // All rows, where they cannot be read in pieces.
+  __device__ __forceinline__ bool copy_tile() {
+    if (!ropes_ahead())
       RopeReader::copy(p_.rope, rope_bytes(), p_.rope_dim, tile_slots(), s_.rope, p_.rope_cache);
-    }
-    return nonfinite;
+    return !latents_ahead() &&
+           LatentReader::copy(p_.latent, latent_bytes(), p_.dim, tile_slots(), s_.latent, p_.cache);
+  }
+  __device__ __forceinline__ void find_fresh() {
+    const TileRows fresh = fresh_rows(tile_);
+    if (latents_ahead())
+      fresh_latent_at_ = LatentReader::find_left(latent_bytes(), p_.dim, tile_slots(), fresh);
+    if (ropes_ahead())
+      fresh_rope_at_ = RopeReader::find_left(rope_bytes(), p_.rope_dim, tile_slots(), fresh);
   }
   __device__ __forceinline__ void load_fresh() {
-    const TileRows fresh = fresh_rows();
     const int t = static_cast<int>(threadIdx.x) % kTile, g = static_cast<int>(threadIdx.x) / kTile;
-    if (latents_ahead())
-      fresh_latent_.load_left(p_.latent, latent_bytes(), p_.dim, tile_slots(), fresh);
-    if (ropes_ahead())
-      fresh_rope_.load_left(p_.rope, rope_bytes(), p_.rope_dim, tile_slots(), fresh);
-    if (fresh.has(t)) scale_ = load_scale(tile_slots()[t], g);
+    fresh_latent_.load_left(p_.latent, fresh_latent_at_);
+    fresh_rope_.load_left(p_.rope, fresh_rope_at_);
+    fresh_scale_ = fresh_rows(tile_).has(t) ? load_scale(tile_slots()[t], g) : 0.0f;
   }
   __device__ __forceinline__ bool store_fresh() {
-    const TileRows fresh = fresh_rows();
+    const TileRows fresh = fresh_rows(tile_);
     bool nonfinite = false;
     if (latents_ahead()) {
       nonfinite = fresh_latent_.store_left(p_.latent, latent_bytes(), p_.dim, tile_slots(), fresh,
@@ -253,11 +262,12 @@ class MlaWorker : public BlockRows<C> {
       fresh_rope_.store_left(p_.rope, rope_bytes(), p_.rope_dim, tile_slots(), fresh, s_.rope,
                              p_.rope_cache, false);
     }
-    store_scale(scale_);
+    const bool is_fresh = fresh.has(static_cast<int>(threadIdx.x) % kTile);
+    store_scale(is_fresh ? fresh_scale_ : scale_);
     return nonfinite;
   }
-  __device__ __forceinline__ void note_poison(bool nonfinite) {
-    const bool any = __ballot_sync(~0u, nonfinite) != 0;
+  __device__ __forceinline__ void note_poison() {
+    const bool any = __ballot_sync(~0u, nonfinite_) != 0;
     if (threadIdx.x % kWarp == 0) s_.poisoned[warp_] = any;
   }
 
@@ -420,7 +430,9 @@ class MlaWorker : public BlockRows<C> {
   int origin_ = 0, tile_ = 0, end_ = 0;
   LatentReader latent_, fresh_latent_;
   RopeReader rope_, fresh_rope_;
-  float scale_ = 0.0f;
+  float scale_ = 0.0f, next_scale_ = 0.0f, fresh_scale_ = 0.0f;
+  bool nonfinite_ = false;
+  int64_t fresh_latent_at_ = -1, fresh_rope_at_ = -1;
 };
 
 template <class C>

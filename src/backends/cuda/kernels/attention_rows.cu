@@ -75,6 +75,7 @@ void plan_rows(const ops::Batch& batch, const ops::AttentionSpec& spec, const Te
   p.sequences = static_cast<int>(batch.sequences.size());
   p.kv_heads = static_cast<int>(kv_heads);
   p.group = static_cast<int>(out.shape[1] / kv_heads);
+  p.by_group = Divisor(p.group);
   p.dim = static_cast<int>(out.shape[2]);
   p.window = static_cast<int>(std::min<int64_t>(spec.window, batch.max_context));
   p.scale = spec.scale * attention_rule::kLog2e;

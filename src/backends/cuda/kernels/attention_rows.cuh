@@ -16,6 +16,7 @@
 #include <algorithm>
 
 #include "backends/cuda/kernels/attention_memory.cuh"
+#include "backends/cuda/kernels/cluster.cuh"
 #include "backends/cuda/kernels/launch.cuh"
 
 namespace octet::cuda {
@@ -28,6 +29,7 @@ struct RowParams {
   PagedRows pages;
   const int32_t *spans = nullptr, *row_sequence = nullptr;
   int rows = 0, sequences = 0, kv_heads = 1, group = 0, dim = 0, window = 0;
+  Divisor by_group;    // group
   float scale = 1.0f;  // times log2(e)
   bool fp8 = false;
   RoundP round = RoundP::none;
@@ -91,6 +93,7 @@ struct ClusterExchange {
   static constexpr int Parts = C::BlockTiles * (C::Dim / 8 + C::Cluster - 1);
   alignas(16) float o[Parts][kGroupRows][8];
   float2 max_sum[kSplitTiles][kGroupRows];
+  cluster::Mailbox mailbox;
 };
 struct NoMore {};
 template <class C>
@@ -172,10 +175,10 @@ class BlockRows {
     return warp_ * 4 + j_;
   }
   __device__ __forceinline__ int token_of(int row) const {
-    return span_.first_row + (flat_ + row) / r_.group;
+    return span_.first_row + (flat_ + row) / r_.by_group;
   }
   __device__ __forceinline__ int head_of(int row) const {
-    return kv_head_ * r_.group + (flat_ + row) % r_.group;
+    return (kv_head_ - (flat_ + row) / r_.by_group) * r_.group + flat_ + row;
   }
   __device__ __forceinline__ int64_t part_of(int row, int split) const {
     return r_.part(split % r_.slots, sequence_, kv_head_, flat_ + row);
@@ -203,7 +206,7 @@ class BlockRows {
 
  protected:
   __device__ __forceinline__ int position_of(int row) const {
-    return span_.first_position + (flat_ + row) / r_.group;
+    return span_.first_position + (flat_ + row) / r_.by_group;
   }
   // Positions [first_position, end_position) are seen by some row of the block.
   __device__ __forceinline__ int first_position() const {
@@ -296,9 +299,9 @@ __device__ __forceinline__ SplitItem split_item(const RowParams& p) {
   item.span = load_span(p.spans, item.sequence);
   if (item.span.rows > p.few) return item;
   item.count = min(item.span.rows * p.group - item.flat, kGroupRows);
-  const int first_seen = visible_begin(item.span.first_position + item.flat / p.group, p.window);
+  const int first_seen = visible_begin(item.span.first_position + item.flat / p.by_group, p.window);
   item.split = first_seen / kSplit + static_cast<int>(blockIdx.z);
-  const int last = item.span.first_position + (item.flat + item.count - 1) / p.group;
+  const int last = item.span.first_position + (item.flat + item.count - 1) / p.by_group;
   if (item.split * kSplit > last) item.count = 0;
   return item;
 }
