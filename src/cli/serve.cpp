@@ -49,7 +49,7 @@ OptionTable table_of(ServeOptions& o) {
             "seconds without a finished step, with work pending, after which /health fails",
             {.least = 1});
   table.add("--shutdown-grace", &o.server.shutdown_grace_s,
-            "seconds that running requests have to end after SIGTERM or SIGINT",
+            "seconds that running requests have to end after SIGTERM, SIGINT or SIGHUP",
             {.least = 0, .most = 3600});
   table.group("Scheduling");
   table.add("--max-num-seqs", &o.engine.max_num_seqs, "most sequences of one step",

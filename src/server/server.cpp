@@ -77,7 +77,7 @@ void Server::Impl::on_signal() {
       log::warning("a second signal: ending at once");
       std::_Exit(128 + signal);
     }
-    begin_stop(signal == SIGINT ? "SIGINT" : "SIGTERM");
+    begin_stop(signal == SIGINT ? "SIGINT" : signal == SIGHUP ? "SIGHUP" : "SIGTERM");
     on_signal();
   });
 }
@@ -128,6 +128,10 @@ int Server::Impl::run(engine::Engine& engine, const text::Tokenizer& tokenizer,
   routes_ = std::make_unique<Routes>(options_, engine, tokenizer, workers.get_executor());
   signals_.add(SIGINT);
   signals_.add(SIGTERM);
+  // The terminal went away; ignored under nohup, and then it stays so.
+  struct sigaction hangup = {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) signals_.add(SIGHUP);
   on_signal();
   asio::co_spawn(io_, watch_engine(engine), asio::detached);
   http_.start();

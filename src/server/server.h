@@ -19,7 +19,7 @@ struct ServerOptions {
   std::string root;               // where the model lies, shown by /v1/models
   std::string api_key;            // "" = none; guards everything under /v1
   double health_timeout_s = 120;  // /health fails if a step takes longer
-  double shutdown_grace_s = 3;    // that running requests have to end after SIGTERM
+  double shutdown_grace_s = 3;  // that running requests have to end after SIGTERM, SIGINT or SIGHUP
   HttpLimits limits;
 };
 
@@ -34,8 +34,8 @@ class Server {
 
   int port() const;
 
-  // Serves until SIGINT, SIGTERM, stop() or a fault of the engine; 0 or 1, the exit code. `ready`
-  // is called once connections are accepted. The engine is stopped when this returns.
+  // Serves until SIGINT, SIGTERM, SIGHUP, stop() or a fault of the engine; 0 or 1, the exit code.
+  // `ready` is called once connections are accepted. The engine is stopped when this returns.
   //
   // On the way out no connection is accepted, running requests get the grace to end, and those that
   // do not are answered with an error. A second signal ends the process at once.

@@ -27,7 +27,7 @@ class Life(unittest.TestCase):
         return server
 
     def test_sigterm_when_idle(self):
-        for sig in (signal.SIGTERM, signal.SIGINT):
+        for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             server = self.serve()
             idle = server.connect()
             self.assertTrue(server.healthy_within(5))
