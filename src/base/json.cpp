@@ -37,8 +37,13 @@ std::string place(std::string_view text, size_t offset, const std::string& name)
 std::string reason(std::string_view message) {
   if (const size_t end = message.find("] "); end != message.npos) message.remove_prefix(end + 2);
   if (message.starts_with("parse error")) message.remove_prefix(message.find(": ") + 2);
-  // It quotes the text up to the fault, which may be bytes that are no text.
+  // It quotes the text up to the fault, which may be long, and bytes that are no text.
+  constexpr size_t most = 200;
   std::string shown;
+  if (message.size() > most) {
+    shown = "...";
+    message.remove_prefix(message.size() - most);
+  }
   for (const char c : message) {
     const auto byte = static_cast<unsigned char>(c);
     shown += byte < 0x80 ? std::string(1, c) : fmt::format("\\x{:02X}", byte);
@@ -46,37 +51,61 @@ std::string reason(std::string_view message) {
   return shown;
 }
 
-// Watches the parser's events for a repeated key or a bottomless nest. Throws Error.
-class Guard {
+// Looks at a text before it is parsed, for a repeated key or a bottomless nest. Throws Error. A
+// pass of its own: the parser's callback looks through the parent at the end of every object, so
+// that an array of n objects takes n² steps.
+template <class J>
+class Guard final : public nlohmann::json_sax<J> {
  public:
+  using Number = typename J::number_float_t;
   Guard(const std::string& name, JsonRules rules) : name_(name), rules_(rules) {}
 
-  template <class J>
-  void see(int depth, typename J::parse_event_t event, const J& value) {
-    using Event = typename J::parse_event_t;
-    if (event == Event::object_start || event == Event::array_start) {
-      if (depth >= rules_.max_depth) {
-        throw Error({.what = "JSON is nested too deeply",
-                     .where = name_,
-                     .accepted = fmt::format("at most {} levels", rules_.max_depth)});
-      }
-      if (event == Event::object_start && !rules_.duplicates) keys_.emplace_back();
-    } else if (event == Event::object_end && !rules_.duplicates) {
-      keys_.pop_back();
-    } else if (event == Event::key && !rules_.duplicates) {
-      const auto& key = value.template get_ref<const std::string&>();
-      if (!keys_.back().insert(key).second) {
-        throw Error({.what = "JSON key appears twice in one object",
-                     .where = name_,
-                     .value = excerpt(value),
-                     .fix = "remove one of the two"});
-      }
-    }
+  bool start_object(size_t) override {
+    enter();
+    if (!rules_.duplicates) keys_.emplace_back();
+    return true;
+  }
+  bool key(std::string& key) override {
+    if (rules_.duplicates || keys_.back().insert(key).second) return true;
+    throw Error({.what = "JSON key appears twice in one object",
+                 .where = name_,
+                 .value = excerpt(J(key)),
+                 .fix = "remove one of the two"});
+  }
+  bool end_object() override {
+    if (!rules_.duplicates) keys_.pop_back();
+    return leave();
+  }
+  bool start_array(size_t) override { return enter(); }
+  bool end_array() override { return leave(); }
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(int64_t) override { return true; }
+  bool number_unsigned(uint64_t) override { return true; }
+  bool number_float(Number, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool binary(typename J::binary_t&) override { return true; }
+  // The parser that comes after says it better.
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override {
+    return false;
   }
 
  private:
+  bool enter() {
+    if (++depth_ <= rules_.max_depth) return true;
+    throw Error({.what = "JSON is nested too deeply",
+                 .where = name_,
+                 .accepted = fmt::format("at most {} levels", rules_.max_depth)});
+  }
+  bool leave() {
+    --depth_;
+    return true;
+  }
+
   const std::string& name_;
   JsonRules rules_;
+  int depth_ = 0;
   std::vector<std::set<std::string>> keys_;  // of the objects that are open
 };
 
@@ -84,13 +113,10 @@ class Guard {
 
 template <class J>
 J parse_json(std::string_view text, const std::string& name, JsonRules rules) {
-  Guard guard(name, rules);
+  Guard<J> guard(name, rules);
+  J::sax_parse(text, &guard, J::input_format_t::json, /*strict=*/true, rules.comments);
   try {
-    const auto watch = [&](int depth, typename J::parse_event_t event, J& value) {
-      guard.see<J>(depth, event, value);
-      return true;
-    };
-    return J::parse(text, watch, /*allow_exceptions=*/true, rules.comments);
+    return J::parse(text, nullptr, /*allow_exceptions=*/true, rules.comments);
   } catch (const typename J::parse_error& error) {
     throw Error({.what = "not valid JSON",
                  .where = place(text, error.byte, name),

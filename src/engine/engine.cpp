@@ -56,8 +56,10 @@ Engine::Engine(const model::Model& model, ops::Backend& backend, const EngineOpt
                                    : kv_budget(device, options.memory_utilization, ledger_)});
   scheduler_config_.num_blocks = static_cast<int32_t>(blocks);
   sched::validate(scheduler_config_);
-  scheduler_ = std::make_unique<sched::Scheduler>(scheduler_config_);
+  // First, since it refuses a size that the device lacks; the scheduler has an entry for each
+  // block.
   kv_ = std::make_unique<model::KvStore>(backend, layout, blocks, model.kv_scales());
+  scheduler_ = std::make_unique<sched::Scheduler>(scheduler_config_);
   ledger_.kv = kv_->bytes();
   ledger_.kv_tokens = blocks * options.block_tokens;
   runner_ = std::make_unique<Runner>(model, backend, *kv_, limits, options.max_logprobs,

@@ -115,7 +115,8 @@ std::vector<Prompt> parse_prompts(const Json& prompt, int64_t vocab) {
 std::vector<std::string> parse_stop(const JsonView& body) {
   if (!body.has("stop")) return {};
   const Json& stop = body.json().at("stop");
-  constexpr size_t most = 64;
+  // Every choice of every prompt keeps them, so their number and length are bounded.
+  constexpr size_t most = 64, most_bytes = 4096;
   std::vector<std::string> stops;
   for (const Json& one : stop.is_array() ? stop : Json::array({stop})) {
     if (!one.is_string()) {
@@ -126,6 +127,12 @@ std::vector<std::string> parse_stop(const JsonView& body) {
   if (stops.size() > most) {
     refuse("stop",
            fmt::format("stop holds {} strings; at most {} are accepted", stops.size(), most));
+  }
+  for (const std::string& one : stops) {
+    if (one.size() > most_bytes) {
+      refuse("stop", fmt::format("stop holds a string of {} bytes; at most {} are accepted",
+                                 one.size(), most_bytes));
+    }
   }
   if (std::ranges::any_of(stops, &std::string::empty)) {
     refuse("stop",
@@ -181,6 +188,14 @@ ApiError to_api_error(const Error& error) {
                   named ? std::optional(parts.where.substr(field + 4)) : std::nullopt);
 }
 
+void refuse_model(const std::string& name, const std::string& served) {
+  constexpr size_t most = 100;  // it may be megabytes
+  throw ApiError(404,
+                 fmt::format("the model '{}' does not exist here; this server has '{}'",
+                             name.size() > most ? name.substr(0, most) + "..." : name, served),
+                 "NotFoundError", "model");
+}
+
 CompletionRequest parse_completion(const std::string& text, const ServedModel& served,
                                    uint64_t default_seed) {
   const Json json = parse_json(text, kBodyName);
@@ -188,12 +203,7 @@ CompletionRequest parse_completion(const std::string& text, const ServedModel& s
   CompletionRequest request;
 
   const std::string model = body.get<std::string>("model", served.name);
-  if (model != served.name) {
-    throw ApiError(
-        404,
-        fmt::format("the model '{}' does not exist here; this server has '{}'", model, served.name),
-        "NotFoundError", "model");
-  }
+  if (model != served.name) refuse_model(model, served.name);
   if (!body.has("prompt"))
     refuse("prompt",
            "prompt is missing: send a string, an array of token ids, or an array of these");
@@ -206,8 +216,18 @@ CompletionRequest parse_completion(const std::string& text, const ServedModel& s
   generation.min_tokens = integer(body, "min_tokens", 0, 0);
   generation.ignore_eos = body.get<bool>("ignore_eos", false);
   generation.salt = body.get<std::string>("cache_salt", "");
+  constexpr size_t most_salt = 1024;  // bytes; it stays in the cache with the blocks
+  if (generation.salt.size() > most_salt) {
+    refuse("cache_salt", fmt::format("cache_salt has {} bytes; at most {} are accepted",
+                                     generation.salt.size(), most_salt));
+  }
   if (body.has("stop_token_ids")) {
     generation.stop_ids = token_ids(json.at("stop_token_ids"), "stop_token_ids", served.vocab);
+    constexpr size_t most_ids = 4096;
+    if (generation.stop_ids.size() > most_ids) {
+      refuse("stop_token_ids", fmt::format("stop_token_ids holds {} ids; at most {} are accepted",
+                                           generation.stop_ids.size(), most_ids));
+    }
   }
   engine::Sampling& sampling = generation.sampling;
   constexpr double huge = 1e6;

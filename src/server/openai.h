@@ -46,6 +46,9 @@ struct ServedModel {
   int32_t max_logprobs = 20;
 };
 
+// ApiError 404: no such model is `served` here.
+[[noreturn]] void refuse_model(const std::string& name, const std::string& served);
+
 using Prompt = std::variant<std::string, std::vector<int32_t>>;
 
 struct CompletionRequest {

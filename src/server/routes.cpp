@@ -179,12 +179,7 @@ asio::awaitable<void> Routes::models(const HttpRequest&, Responder& responder) {
 
 asio::awaitable<void> Routes::model(const HttpRequest& request, Responder& responder) {
   const std::string name = unescape(std::string_view(request.path).substr(kModelPath.size()));
-  if (name != served_.name) {
-    throw ApiError(
-        404,
-        fmt::format("the model '{}' does not exist here; this server has '{}'", name, served_.name),
-        "NotFoundError", "model");
-  }
+  if (name != served_.name) refuse_model(name, served_.name);
   co_await responder.send(200, model_json(served_));
 }
 

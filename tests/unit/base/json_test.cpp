@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "unit/base/error_of.h"
 #include "unit/base/temp_dir.h"
 
@@ -42,6 +44,28 @@ TEST(ParseJson, RefusesBottomlessNests) {
   EXPECT_EQ(parse_error_of(nest(64)), "no error");
   EXPECT_THAT(parse_error_of(nest(65)), HasSubstr("at most 64 levels"));
   EXPECT_THAT(parse_error_of(std::string(1000000, '[')), HasSubstr("deeply"));
+}
+
+// In time that grows with the text alone: not with the square of the objects of an array.
+TEST(ParseJson, ManyObjectsTakeNoLongerThanTheirBytes) {
+  std::string many = "[{}";
+  for (int i = 0; i < 200'000; ++i) many += ",{}";
+  many += "]";
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(parse_json(many, "j").size(), 200'001u);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));  // was 20
+}
+
+TEST(ParseJson, ErrorsStayShort) {
+  for (const std::string& bad :
+       {"\"" + std::string(1'000'000, 'x'), std::string(1'000'000, '9') + "x"}) {
+    try {
+      parse_json(bad, "j");
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_LT(std::string(error.what()).size(), 2000u);
+    }
+  }
 }
 
 TEST(ParseJson, OrderedKeepsTheOrder) {

@@ -11,6 +11,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 const ServedModel kServed{.name = "tiny",
                           .root = "models/tiny",
@@ -204,6 +205,19 @@ TEST(Parse, Stops) {
   std::string many = "\"a\"";
   for (int i = 0; i < 64; ++i) many += ",\"a\"";
   EXPECT_EQ(refused("\"stop\":[" + many + "]").param, "stop");
+  EXPECT_THAT(parse("\"stop\":\"" + std::string(4096, 'x') + "\"").stop, SizeIs(1));
+  EXPECT_EQ(refused("\"stop\":\"" + std::string(4097, 'x') + "\"").param, "stop");
+}
+
+// What every choice, or the cache, keeps a copy of has a bound.
+TEST(Parse, CopiedFieldsAreBounded) {
+  EXPECT_EQ(parse("\"cache_salt\":\"" + std::string(1024, 's') + "\"").generation.salt.size(),
+            1024u);
+  EXPECT_EQ(refused("\"cache_salt\":\"" + std::string(1025, 's') + "\"").param, "cache_salt");
+  std::string ids = "1";
+  for (int i = 1; i < 4096; ++i) ids += ",1";
+  EXPECT_EQ(parse("\"stop_token_ids\":[" + ids + "]").generation.stop_ids.size(), 4096u);
+  EXPECT_EQ(refused("\"stop_token_ids\":[" + ids + ",1]").param, "stop_token_ids");
 }
 
 // stream_options: usage only if it is asked for with true, and only in a stream.
