@@ -8,6 +8,7 @@
 #include "base/atomic_write.h"
 #include "base/log.h"
 #include "cli/open_model.h"
+#include "cli/output.h"
 #include "cli/verbs.h"
 #include "engine/engine.h"
 #include "server/server.h"
@@ -23,6 +24,7 @@ struct ServeOptions {
   std::string port_file;
   int64_t request_timeout_s = 30;
   int64_t max_request_bytes = 8 << 20;
+  bool allow_shared_scales = false;
 };
 
 OptionTable table_of(ServeOptions& o) {
@@ -65,9 +67,41 @@ OptionTable table_of(ServeOptions& o) {
   table.add("--block-size", &o.engine.block_tokens, "tokens of one block of the KV cache",
             {.least = 1, .most = 1024});
   add_memory_row(table, &o.engine.memory_utilization);
+  table.add("--allow-batch-dependent-scales", &o.allow_shared_scales,
+            "serve a model whose input scales span all requests of a step");
   add_model_rows(table, o.model);
   add_backend_rows(table, o.backend);
   return table;
+}
+
+// With one scale for the inputs of a whole step, what a request is answered depends on what else is
+// in the batch. Error, unless that is allowed.
+void refuse_shared_scales(const model::Model& model, bool allowed) {
+  int64_t count = 0;
+  std::string first;
+  for (const model::LinearUse& use : model.linears()) {
+    const ops::Linear& linear = *use.linear;
+    const bool shared =
+        linear.input && linear.when == InputScale::dynamic && linear.input->grid == grids::tensor;
+    if (shared && count++ == 0) first = linear.name;
+  }
+  if (count == 0) return;
+  const std::string found = fmt::format("{} linears, the first is {}", count, first);
+  if (allowed) {
+    log::warning(
+        "inputs with one dynamic scale for all rows of a step ({}): answers depend on what "
+        "else is in the batch",
+        found);
+    return;
+  }
+  throw Error({.what =
+                   "inputs with one dynamic scale for all rows of a step: an answer would depend "
+                   "on what else is in the batch",
+               .where = "the model's quantization, or --policy",
+               .value = found,
+               .accepted = "input scales by token, by group of 128, or calibrated ones",
+               .fix = "quantize with --scheme fp8_channel or fp8_block, or allow it with "
+                      "--allow-batch-dependent-scales"});
 }
 
 // "models/octet-demo-fp8/" -> "octet-demo-fp8".
@@ -91,7 +125,7 @@ int run_serve(Args args) {
   ServeOptions o;
   OptionTable table = table_of(o);
   if (table.parse(args) == OptionTable::Outcome::done) {
-    fmt::print("{}", table.output());
+    print(table.output());
     return 0;
   }
   const auto begin = std::chrono::steady_clock::now();
@@ -108,6 +142,7 @@ int run_serve(Args args) {
   const text::Tokenizer& tokenizer = open.tokenizer();
   const std::unique_ptr<ops::Backend> backend = open_backend(o.backend);
   const model::Model& model = open.load(*backend, open.max_model_len());
+  refuse_shared_scales(model, o.allow_shared_scales);
   o.engine.max_model_len = open.max_model_len();
   o.engine.kv_type = open.kv_type();
   o.engine.unit_kv_scale = open.unit_kv_scale();

@@ -72,6 +72,19 @@ class BadInput(unittest.TestCase):
         pathlib.Path(path).write_text(json.dumps([ids]))
         return path
 
+    def test_scales_that_span_a_batch_are_not_served(self):
+        """An answer would depend on the requests beside it."""
+        policy = os.path.join(os.path.dirname(harness.MODEL), "..", "scripts", "quality",
+                              "channel_tensor.json")
+        code, _, log = harness.run("serve", harness.MODEL, "--policy", policy, "--port", 0)
+        self.assertEqual(code, 2, log)
+        self.assertIn("--allow-batch-dependent-scales", log)
+        server = harness.Server("--policy", policy, "--allow-batch-dependent-scales")
+        try:
+            self.assertIn("depend on what else is in the batch", server.log())
+        finally:
+            server.close()
+
     def test_good_ones_run(self):
         for model in (harness.MODEL, self.fp8):
             code, _, log = harness.run("generate", model, "--prompt", "def", "--max-tokens", 2)
