@@ -89,6 +89,12 @@ std::vector<int32_t> read_prompt(const OpenModel& open, const OrderedJson& value
                  .accepted = fmt::format("\"...\", or ids from 0 to {}", open.config().vocab - 1)});
   };
   if (!value.is_array()) refuse(value);
+  if (value.empty()) {
+    throw Error({.what = "the prompt has no tokens",
+                 .where = where,
+                 .value = "[]",
+                 .accepted = "one token id or more"});
+  }
   std::vector<int32_t> ids;
   for (const OrderedJson& id : value) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 ||
@@ -316,9 +322,10 @@ void check_lengths(const std::vector<Prompt>& prompts, int64_t max_tokens, int64
     const auto length = static_cast<int64_t>(prompt.ids.size());
     const std::string where = fmt::format("prompt '{}'", prompt.name);
     if (length == 0) {
-      throw Error({.what = "the prompt has no tokens",
-                   .where = where,
-                   .fix = "this model has no begin-of-text token: give it some text"});
+      throw Error(
+          {.what = "the prompt has no tokens",
+           .where = where,
+           .fix = "its tokenizer puts no begin-of-text token before it: give it some text"});
     }
     if (length + max_tokens > limit) {
       throw Error({.what = length >= limit ? "the prompt is longer than the model allows"

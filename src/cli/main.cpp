@@ -41,7 +41,7 @@ std::string help() {
   return text +
          "\n`octet VERB --help` lists a verb's options; `octet --version` prints the version.\n"
          "Exit codes: 0 done, 1 failed gate or run, 2 bad usage or bad input, 129, 130 "
-         "and 143 interrupted.\n";
+         "and 143 interrupted (serve: 0).\n";
 }
 
 std::string names() {

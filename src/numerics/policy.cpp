@@ -228,7 +228,8 @@ Policy default_policy(const LinearFormat& scheme) {
   };
   return {{
       row(Role::norm, high, "a vector: no bytes to win, and its error would touch every channel"),
-      row(Role::router, high, "FP32: a small error flips which experts are chosen"),
+      row(Role::router, high,
+          "logits summed and kept in FP32: a small error flips which experts are chosen"),
       row(Role::router_bias, high, "FP32: decides between nearly equal experts"),
       row(Role::bias, high, "a vector, added once in FP32"),
       row(Role::embedding, high, "a look-up: FP8 would save no arithmetic, and enters every layer"),

@@ -63,9 +63,9 @@ class Backend {
   virtual void wait(uint64_t point);
   // Which kernel runs `desc`, and why not the others.
   virtual Choice choose(const OpDesc& desc) const = 0;
-  // Runs a step. A backend with graphs captures `body` under `key` the first time and replays it
-  // when the same key comes again; others call it. Equal keys promise the same ops on tensors of
-  // the same addresses and shapes. Key 0 is never captured.
+  // Runs a step. A backend with graphs captures `body` the second time that `key` comes, and from
+  // then on replays it; others call it. Equal keys promise the same ops on tensors of the same
+  // addresses and shapes. Key 0 is never captured.
   virtual void run_step(uint64_t key, FunctionRef<void()> body);
 
   // --- element-wise -----------------------------------------------------------------------------

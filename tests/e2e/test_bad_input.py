@@ -243,7 +243,7 @@ class BadInput(unittest.TestCase):
 
     def test_prompts(self):
         prompts = os.path.join(self.folder.name, "prompts.json")
-        for content, expected in (({"empty": []}, ["no tokens", "empty"]),
+        for content, expected in (({"empty": []}, ["no tokens", "empty", "one token id or more"]),
                                   ({"long": "word " * 30000}, ["8192", "long"]),
                                   ({"huge": "word " * 5000000}, ["25000000 bytes", "huge"]),
                                   ({"odd": [9999]}, ["9999", "odd"])):
