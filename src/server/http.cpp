@@ -82,7 +82,8 @@ class Watcher : public std::enable_shared_from_this<Watcher> {
 };
 
 // Ends what waits on a stream after a time, and leaves the stream open: its own timer would close
-// it, and the client could not be told why.
+// it, and the client could not be told why. If nothing waits at that moment, nothing is ended: ask
+// passed() before each further operation.
 class Deadline {
  public:
   Deadline(beast::tcp_stream& stream, std::chrono::milliseconds time)
@@ -210,12 +211,6 @@ int status_of(const beast::error_code& error) {
   return error.category() == make_error_code(http::error::bad_method).category() ? 400 : 0;
 }
 
-std::string message_of(int status, const beast::error_code& error, const HttpLimits& limits) {
-  if (status == 413) return fmt::format("the body is larger than {} bytes", limits.body_bytes);
-  if (status == 431) return fmt::format("the head is larger than {} bytes", limits.header_bytes);
-  return "this is no valid HTTP/1.1 request: " + error.message();
-}
-
 std::string late_message(const char* part, std::chrono::milliseconds time) {
   return fmt::format("the request's {} was not complete within {} s", part,
                      static_cast<double>(time.count()) / 1000.0);
@@ -234,25 +229,74 @@ struct Refusal {
 
 using Parser = http::request_parser<http::string_body>;
 
+// The body as it is sent, with the framing of its chunks and its trailers.
+size_t sent_bytes(const HttpLimits& limits) {
+  return limits.body_bytes + limits.header_bytes;
+}
+
+// Of a request that cannot be parsed.
+Refusal refusal_of(const beast::error_code& error, const Parser& parser, const HttpLimits& limits) {
+  const int status = status_of(error);
+  if (status == 413) {
+    std::string message = fmt::format("the body is larger than {} bytes", limits.body_bytes);
+    if (parser.chunked()) {
+      message += fmt::format(", or than {} with all that its chunks add", sent_bytes(limits));
+    }
+    return {status, message};
+  }
+  if (status == 431) {
+    return {status, fmt::format("the {} larger than {} bytes",
+                                parser.eager() ? "chunk extensions or trailers are" : "head is",
+                                limits.header_bytes)};
+  }
+  return {status, "this is no valid HTTP/1.1 request: " + error.message()};
+}
+
+// Reads the head, or if the parser is eager the rest of the request. Ends with timed_out if the
+// deadline has passed, and with `too_much` if what was parsed is larger than `most` bytes on the
+// wire: the parser's own limits know nothing of what frames a chunk. What it cannot parse yet stays
+// within the buffer's max_size. (http::async_read counts neither, and asks no deadline.)
+asio::awaitable<beast::error_code> read_part(beast::tcp_stream& stream, beast::flat_buffer& buffer,
+                                             Parser& parser, const Deadline& deadline, size_t most,
+                                             http::error too_much) {
+  size_t parsed = 0;
+  while (parser.eager() ? !parser.is_done() : !parser.is_header_done()) {
+    if (buffer.size() > 0) {
+      beast::error_code error;
+      const size_t used = parser.put(buffer.data(), error);
+      buffer.consume(used);
+      parsed += used;
+      if (error && error != http::error::need_more) co_return error;
+      if (parsed > most) co_return too_much;
+      if (!error) continue;
+    }
+    if (deadline.passed()) co_return asio::error::timed_out;
+    const size_t room = beast::read_size(buffer, 65536);
+    if (room == 0) co_return http::error::header_limit;
+    auto [error, count] = co_await stream.async_read_some(buffer.prepare(room), kQuiet);
+    buffer.commit(count);
+    if (error && deadline.passed()) co_return asio::error::timed_out;
+    if (error) co_return error;
+  }
+  co_return beast::error_code{};
+}
+
 // Reads one request; nothing if it is whole and may be handled.
 asio::awaitable<std::optional<Refusal>> read_request(beast::tcp_stream& stream,
                                                      beast::flat_buffer& buffer, Parser& parser,
                                                      const HttpLimits& limits) {
   parser.header_limit(static_cast<uint32_t>(limits.header_bytes));
   parser.body_limit(limits.body_bytes);
-  const auto refusal = [&](const beast::error_code& error) {
-    const int status = status_of(error);
-    return Refusal{status, message_of(status, error, limits)};
-  };
   {
     const Deadline deadline(stream, limits.idle_timeout);
-    auto [error, count] = co_await http::async_read_header(stream, buffer, parser, kQuiet);
-    if (error && deadline.passed()) {
+    const beast::error_code error = co_await read_part(
+        stream, buffer, parser, deadline, limits.header_bytes, http::error::header_limit);
+    if (error == asio::error::timed_out && deadline.passed()) {
       // An idle connection just ends; one in the middle of a request is told.
       const bool began = parser.got_some() || buffer.size() > 0;
       co_return Refusal{began ? 408 : 0, late_message("head", limits.idle_timeout)};
     }
-    if (error) co_return refusal(error);
+    if (error) co_return refusal_of(error, parser, limits);
   }
   if (parser.get().version() >= 11 && parser.get().count(http::field::host) != 1) {
     co_return Refusal{400,
@@ -263,11 +307,19 @@ asio::awaitable<std::optional<Refusal>> read_request(beast::tcp_stream& stream,
     http::response<http::empty_body> go_on(http::status::continue_, 11);
     co_await http::async_write(stream, go_on, asio::use_awaitable);
   }
-  auto [error, count] = co_await http::async_read(stream, buffer, parser, kQuiet);
-  if (error && deadline.passed()) {
+  size_t extensions = 0;
+  auto count_extensions = [&](uint64_t, beast::string_view text, beast::error_code& error) {
+    extensions += text.size();
+    if (extensions > limits.header_bytes) error = http::error::header_limit;
+  };
+  parser.on_chunk_header(count_extensions);
+  parser.eager(true);
+  const beast::error_code error = co_await read_part(stream, buffer, parser, deadline,
+                                                     sent_bytes(limits), http::error::body_limit);
+  if (error == asio::error::timed_out && deadline.passed()) {
     co_return Refusal{408, late_message("body", limits.read_timeout)};
   }
-  if (error) co_return refusal(error);
+  if (error) co_return refusal_of(error, parser, limits);
   co_return std::nullopt;
 }
 
@@ -276,9 +328,11 @@ asio::awaitable<std::optional<Refusal>> read_request(beast::tcp_stream& stream,
 asio::awaitable<void> linger(beast::tcp_stream& stream) {
   beast::error_code ignored;
   stream.socket().shutdown(tcp::socket::shutdown_send, ignored);
-  stream.expires_after(std::chrono::seconds(2));  // for all of it
+  constexpr auto kTime = std::chrono::seconds(2);  // for all of it
+  const auto end = std::chrono::steady_clock::now() + kTime;
+  stream.expires_after(kTime);
   std::array<char, 16384> waste;
-  for (size_t left = size_t{256} << 20; left > 0;) {
+  for (size_t left = size_t{256} << 20; left > 0 && std::chrono::steady_clock::now() < end;) {
     auto [error, count] = co_await stream.async_read_some(asio::buffer(waste), kQuiet);
     if (error) break;
     left -= std::min(left, count);
@@ -400,7 +454,7 @@ asio::awaitable<void> HttpServer::serve(std::shared_ptr<Shared> shared, tcp::soc
   const std::unique_ptr<Connection, decltype(remove)> listed(&connection, remove);
   const HttpLimits& limits = shared->limits;
   beast::tcp_stream& stream = connection.stream;
-  beast::flat_buffer buffer;
+  beast::flat_buffer buffer(limits.header_bytes);
   try {
     while (!shared->stopping) {
       Parser parser;

@@ -15,7 +15,9 @@
 namespace octet::server {
 
 struct HttpLimits {
+  // Of the head: 431. So for the extensions of all chunks of a body together, and for its trailers.
   size_t header_bytes = 16 << 10;
+  // Of the body: 413. As it is sent, with what frames its chunks, it may have header_bytes more.
   size_t body_bytes = 8 << 20;
   std::chrono::milliseconds read_timeout{30'000};   // from a request's head to its last byte: 408
   std::chrono::milliseconds idle_timeout{75'000};   // until a head is complete: 408, or the end if

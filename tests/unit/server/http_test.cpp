@@ -145,6 +145,7 @@ class Client {
     send(request);
     return read_until(end);
   }
+  bool readable() { return socket_.available() > 0; }
   void close() { socket_.close(); }
   void half_close() { socket_.shutdown(tcp::socket::shutdown_send); }
 
@@ -252,6 +253,75 @@ TEST(Http, RefusesWhatIsTooLargeOrMalformed) {
   EXPECT_EQ(toy.handled, 1);
 }
 
+// What frames a chunked body is no part of the parser's limits, and would be kept or read for ever.
+class HttpChunked : public testing::Test {
+ protected:
+  // `more` goes on until the server has answered and closed, or 32 MiB have been sent.
+  std::string endless(const std::string& start, const std::string& more) {
+    Client client(toy_);
+    client.send(kHead + start);
+    std::string block;
+    while (block.size() < 4096) block += more;
+    size_t sent = 0;
+    try {
+      for (; sent < 32 << 20 && !client.readable(); sent += block.size()) client.send(block);
+    } catch (const boost::system::system_error&) {
+    }
+    EXPECT_LT(sent, 32u << 20) << "nothing stopped it";
+    return client.read_all();
+  }
+  const std::string kHead = "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+  Toy toy_{{.header_bytes = 1024, .body_bytes = 4000}};
+};
+
+TEST_F(HttpChunked, EndlessFramingIsRefused) {
+  const std::array<std::string, 2> endless_lines[] = {
+      {"1;", "a"},              // an extension
+      {"0;", "a"},              // that of the last chunk
+      {"", "0"},                // a size
+      {"0\r\nX: ", "a"},        // a trailer
+      {"0\r\n", "a:\r\n"},      // many
+      {"", "1;ab=c\r\nx\r\n"},  // an extension for each byte
+  };
+  for (const auto& [start, more] : endless_lines) {
+    SCOPED_TRACE(start + more);
+    const std::string answer = endless(start, more);
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 431 "));
+    EXPECT_THAT(answer, AllOf(HasSubstr("Connection: close"), HasSubstr("1024 bytes")));
+    EXPECT_THAT(answer, HasSubstr("chunk extensions or trailers"));
+  }
+  // Payload and extensions are within their limits, the zeros are not.
+  const std::string zeros = endless("", std::string(900, '0') + "1\r\nx\r\n");
+  EXPECT_THAT(zeros, AllOf(StartsWith("HTTP/1.1 413 "), HasSubstr("or than 5024 with all")));
+  EXPECT_EQ(toy_.handled, 0);
+}
+
+TEST_F(HttpChunked, WithinTheLimitsItIsRead) {
+  Client client(toy_);
+  const std::string x800(800, 'x');
+  const std::string body = "1;" + x800 + "\r\na\r\n" + "001;q=\"1\"\r\nb\r\n" + "0\r\nT: " + x800;
+  client.send(kHead + body);
+  client.send("\r\n\r\n" + kGetEcho);  // the next request follows at once
+  EXPECT_THAT(client.read_until("POST:ab"), HasSubstr("200 OK"));
+  EXPECT_THAT(client.read_until("GET:"), HasSubstr("200 OK"));
+  std::string tiny;
+  for (int i = 0; i < 800; ++i) tiny += "1\r\nx\r\n";  // 4800 bytes
+  EXPECT_THAT(client.get(kHead + tiny + "0\r\n\r\n", "POST:" + x800), HasSubstr("200 OK"));
+  // The body's limit, in chunks
+  const std::string full = "fa0\r\n" + std::string(4000, 'y') + "\r\n0\r\n\r\n";
+  EXPECT_THAT(client.get(kHead + full, std::string(4000, 'y')), HasSubstr("200 OK"));
+}
+
+TEST(Http, AHeadIsCountedAsAWhole) {
+  Toy toy({.header_bytes = 1024});
+  const std::string start = "GET /" + std::string(400, 'p') + " HTTP/1.1\r\nHost: x\r\n";
+  Client client(toy);
+  client.send(start);
+  std::this_thread::sleep_for(milliseconds(50));
+  client.send("X: " + std::string(900, 'x') + "\r\n\r\n");
+  EXPECT_THAT(client.read_all(), AllOf(StartsWith("HTTP/1.1 431 "), HasSubstr("the head is")));
+}
+
 // The answer arrives although the client had much more to say.
 TEST(Http, ARequestHasOneHost) {
   Toy toy;
@@ -298,6 +368,26 @@ TEST(Http, SlowClientsAreCutOff) {
   EXPECT_EQ(toy.handled, 0);
   Client client(toy);
   EXPECT_THAT(client.get(kGetEcho, "GET:"), HasSubstr("200 OK"));
+}
+
+// The time is up between two reads, when there is nothing to cancel: no later read may wait.
+TEST(Http, ADeadlineIsFinal) {
+  Toy toy({.read_timeout = milliseconds(300), .idle_timeout = milliseconds(300)});
+  const std::pair<std::string, std::string> cases[] = {
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nabc", "body was not"},
+      {"GET /echo HTTP/1.1\r\nHost: x\r\nX: ", "head was not"}};
+  for (const auto& [part, expected] : cases) {
+    Client client(toy);
+    client.send(part);
+    std::this_thread::sleep_for(milliseconds(50));
+    // The server's thread comes back late, and finds several reads' worth of bytes.
+    toy.call([&] {
+      client.send(std::string(10000, 'x'));
+      std::this_thread::sleep_for(milliseconds(500));
+    });
+    EXPECT_THAT(client.read_all(), AllOf(StartsWith("HTTP/1.1 408 "), HasSubstr(expected)));
+  }
+  EXPECT_EQ(toy.handled, 0);
 }
 
 TEST(Http, ClientsThatDoNotReadAreCutOff) {
