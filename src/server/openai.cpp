@@ -223,7 +223,7 @@ CompletionRequest parse_completion(const std::string& text, const ServedModel& s
   }
   if (body.has("stop_token_ids")) {
     generation.stop_ids = token_ids(json.at("stop_token_ids"), "stop_token_ids", served.vocab);
-    constexpr size_t most_ids = 4096;
+    constexpr size_t most_ids = 8192;
     if (generation.stop_ids.size() > most_ids) {
       refuse("stop_token_ids", fmt::format("stop_token_ids holds {} ids; at most {} are accepted",
                                            generation.stop_ids.size(), most_ids));

@@ -215,8 +215,8 @@ TEST(Parse, CopiedFieldsAreBounded) {
             1024u);
   EXPECT_EQ(refused("\"cache_salt\":\"" + std::string(1025, 's') + "\"").param, "cache_salt");
   std::string ids = "1";
-  for (int i = 1; i < 4096; ++i) ids += ",1";
-  EXPECT_EQ(parse("\"stop_token_ids\":[" + ids + "]").generation.stop_ids.size(), 4096u);
+  for (int i = 1; i < 8192; ++i) ids += ",1";
+  EXPECT_EQ(parse("\"stop_token_ids\":[" + ids + "]").generation.stop_ids.size(), 8192u);
   EXPECT_EQ(refused("\"stop_token_ids\":[" + ids + ",1]").param, "stop_token_ids");
 }
 
