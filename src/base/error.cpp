@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace octet {
@@ -18,15 +19,18 @@ std::string join(const ErrorParts& parts) {
 
 }  // namespace
 
+std::string shortened(std::string text, size_t most) {
+  if (text.size() <= most) return text;
+  size_t end = most - std::min<size_t>(most, 3);
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  text.resize(end);
+  return text + "...";
+}
+
 Error::Error(ErrorParts parts) : parts_(std::move(parts)) {
-  // What was found may be megabytes that a client has sent.
   constexpr size_t most = 1000;
-  if (parts_.value.size() > most) {
-    const size_t bytes = parts_.value.size();
-    size_t end = most;
-    while (end > 0 && (static_cast<unsigned char>(parts_.value[end]) & 0xC0) == 0x80) --end;
-    parts_.value.resize(end);
-    parts_.value += fmt::format("... ({} bytes)", bytes);
+  if (const size_t bytes = parts_.value.size(); bytes > most) {
+    parts_.value = fmt::format("{} ({} bytes)", shortened(std::move(parts_.value), most), bytes);
   }
   message_ = join(parts_);
 }

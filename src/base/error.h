@@ -21,8 +21,12 @@ struct ErrorParts {
   std::string fix;       // what the user can do
 };
 
-// A user error. Throw as `throw Error({.what = ..., .where = ..., .value = ...})`; parts that do
-// not apply stay empty and are not printed.
+// `text` if it has at most `most` bytes, else its beginning and "...", cut between characters: for
+// what was found, which may be megabytes.
+std::string shortened(std::string text, size_t most);
+
+// A user error. A value of more than 1,000 bytes is shortened. Throw as `throw Error({.what = ...,
+// .where = ..., .value = ...})`; parts that do not apply stay empty and are not printed.
 class Error : public std::exception {
  public:
   explicit Error(ErrorParts parts);

@@ -19,9 +19,7 @@ constexpr const char* kJson = "JSON (RFC 8259) in UTF-8";
 // A value short enough for an error message.
 template <class J>
 std::string excerpt(const J& value) {
-  std::string text = dump_json(value);
-  if (text.size() > 80) text = text.substr(0, 77) + "...";
-  return fmt::format("{} ({})", text, value.type_name());
+  return fmt::format("{} ({})", shortened(dump_json(value), 80), value.type_name());
 }
 
 // "FILE, line 3, column 7" of the byte at `offset`.
@@ -61,9 +59,8 @@ class Guard final : public nlohmann::json_sax<J> {
   Guard(const std::string& name, JsonRules rules) : name_(name), rules_(rules) {}
 
   bool start_object(size_t) override {
-    enter();
     if (!rules_.duplicates) keys_.emplace_back();
-    return true;
+    return enter();
   }
   bool key(std::string& key) override {
     if (rules_.duplicates || keys_.back().insert(key).second) return true;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <tuple>
 
 #include "cli/name_patterns.h"
 #include "cli/open_model.h"
@@ -92,11 +93,10 @@ std::vector<Problem> problems_of(const OpenModel& open) {
   return problems;
 }
 
-constexpr int64_t kBlockTokens = 16;  // of a KV cache that is only looked at
-
 // --- the step ----------------------------------------------------------------------------
 
-// Ops of the step that differ in their layer alone.
+// Ops of the step that differ in their layer alone: op, kernel, modules.
+using StepKey = std::tuple<std::string, std::string, std::string>;
 struct StepLine {
   int64_t count = 0, weight_bytes = 0, cache_bytes = 0, activation_bytes = 0;  // of all
   int64_t bytes() const { return weight_bytes + cache_bytes + activation_bytes; }
@@ -108,18 +108,17 @@ std::vector<ops::LoggedOp> decode_step(const OpenModel& open, Device device, int
                                        int64_t context) {
   ops::OpLog log(device, context);
   const model::Model& model = open.model();
+  const int64_t block_tokens = ops::KvLayout().block_tokens;
   const ops::KvLayout layout =
-      engine::kv_layout_of(model, open.kv_type(), kBlockTokens, open.unit_kv_scale());
+      engine::kv_layout_of(model, open.kv_type(), block_tokens, open.unit_kv_scale());
   const model::KvStore kv(log, layout, 1, model.kv_scales());
-  const auto ids = [](Shape shape) {
-    return Tensor(reinterpret_cast<void*>(uintptr_t{4096}), DType::i32, shape);
-  };
   ops::Batch batch;
   batch.rows = rows;
   for (int64_t i = 0; i < rows; ++i) batch.sequences.push_back({i, 1, context - 1});
-  batch.tokens = batch.positions = batch.logits_rows = batch.row_sequence = ids({rows});
-  batch.spans = ids({rows, 3});
-  batch.block_table = ids({rows, (context + layout.block_tokens - 1) / layout.block_tokens});
+  batch.tokens = batch.positions = batch.logits_rows = batch.row_sequence =
+      ops::nowhere(DType::i32, {rows});
+  batch.spans = ops::nowhere(DType::i32, {rows, 3});
+  batch.block_table = ops::nowhere(DType::i32, {rows, (context + block_tokens - 1) / block_tokens});
   batch.max_context = context;
   Arena arena;
   model.forward({log, arena, kv, batch});
@@ -153,11 +152,10 @@ std::string joined_modules(const std::vector<std::string>& modules) {
 // The listing, and its lines for --json.
 std::string list_step(const OpenModel& open, const ops::Backend& backend, int64_t rows,
                       int64_t context, OrderedJson& lines) {
-  OrderedGroups<std::string, StepLine> groups;
+  OrderedGroups<StepKey, StepLine> groups;
   StepLine all;
   for (const ops::LoggedOp& op : decode_step(open, backend.info().device, rows, context)) {
-    const std::string key =
-        fmt::format("{:<14} {:<20} {}", op.op, kernels_of(op, backend), joined_modules(op.modules));
+    const StepKey key{op.op, kernels_of(op, backend), joined_modules(op.modules)};
     for (StepLine* line : {&groups[key], &all}) {
       ++line->count;
       line->weight_bytes += op.weight_bytes;
@@ -171,18 +169,22 @@ std::string list_step(const OpenModel& open, const ops::Backend& backend, int64_
       rows, rows == 1 ? "sequence" : "sequences", context, all.count, "times", "weights", "cache",
       "other", "each", "op", "kernel", "modules");
   const auto show = [](int64_t bytes) { return show_bytes(static_cast<double>(bytes)); };
-  const auto line_of = [&](const std::string& name, const StepLine& line) {
-    text += fmt::format("  {:>5}  {:>10}  {:>10}  {:>10}  {:>10}  {}\n", line.count,
-                        show(line.weight_bytes), show(line.cache_bytes),
-                        show(line.activation_bytes), show(line.bytes() / line.count), name);
-    lines.push_back({{"op", name},
+  const auto line_of = [&](const StepKey& key, const StepLine& line) {
+    const auto& [op, kernel, modules] = key;
+    text +=
+        fmt::format("  {:>5}  {:>10}  {:>10}  {:>10}  {:>10}  {:<14} {:<20} {}\n", line.count,
+                    show(line.weight_bytes), show(line.cache_bytes), show(line.activation_bytes),
+                    show(line.bytes() / line.count), op, kernel, modules);
+    lines.push_back({{"op", op},
+                     {"kernel", kernel},
+                     {"modules", modules},
                      {"times", line.count},
                      {"weight_bytes", line.weight_bytes},
                      {"cache_bytes", line.cache_bytes},
                      {"activation_bytes", line.activation_bytes}});
   };
-  for (const auto& [name, line] : groups.entries()) line_of(name, line);
-  line_of("all", all);
+  for (const auto& [key, line] : groups.entries()) line_of(key, line);
+  line_of({"all", "", ""}, all);
   return text;
 }
 

@@ -27,28 +27,20 @@ std::string to_string(const Ledger& ledger) {
 
 size_t arena_bytes(const model::Model& model, const ops::KvLayout& layout,
                    const StepLimits& limits) {
-  ops::NullBackend nowhere;
-  model::KvScales scales;
-  // Fixed scales are only looked at, never read, so any address does.
-  if (!model.kv_scales().k.empty()) scales = model.kv_scales();
-  const model::KvStore kv(nowhere, layout, 1, scales);
+  ops::NullBackend backend;
+  const model::KvStore kv(backend, layout, 1, model.kv_scales());
 
   ops::Batch batch;
   batch.rows = limits.rows;
   batch.sequences.push_back({0, limits.rows, 0});
-  const auto ids = [](int64_t count) {
-    return Tensor(reinterpret_cast<void*>(uintptr_t{4096}), DType::i32, {count});
-  };
-  batch.tokens = ids(limits.rows);
-  batch.positions = ids(limits.rows);
-  batch.logits_rows = ids(limits.logits_rows);
-  batch.row_sequence = ids(limits.rows);
-  batch.spans = ids(3).reshape({1, 3});
-  batch.block_table = ids(1).reshape({1, 1});
+  batch.tokens = batch.positions = batch.row_sequence = ops::nowhere(DType::i32, {limits.rows});
+  batch.logits_rows = ops::nowhere(DType::i32, {limits.logits_rows});
+  batch.spans = ops::nowhere(DType::i32, {1, 3});
+  batch.block_table = ops::nowhere(DType::i32, {1, 1});
   batch.max_context = limits.rows;
 
   Arena arena;
-  model.forward({nowhere, arena, kv, batch});
+  model.forward({backend, arena, kv, batch});
   return arena.peak();
 }
 

@@ -7,6 +7,12 @@
 
 namespace octet::ops {
 
+// A tensor at an address that nobody may touch: inputs of a step that is only looked at.
+inline Tensor nowhere(DType type, Shape shape, Device device = {}) {
+  constexpr uintptr_t address = 4096;
+  return Tensor(reinterpret_cast<void*>(address), type, shape, device);
+}
+
 class NullBackend : public Backend {
  public:
   explicit NullBackend(Device device = {}) {
@@ -15,9 +21,8 @@ class NullBackend : public Backend {
   }
 
   const BackendInfo& info() const override { return info_; }
-  // An address that nobody may touch.
   Buffer alloc(size_t bytes, const std::string&) override {
-    return Buffer(reinterpret_cast<void*>(kNowhere), bytes, info_.device, nullptr);
+    return Buffer(nowhere(DType::u8, {0}).data, bytes, info_.device, nullptr);
   }
   void copy(const Tensor&, const Tensor&) override {}
   void fill(const Tensor&, uint8_t) override {}
@@ -48,7 +53,6 @@ class NullBackend : public Backend {
   void sample(const Tensor&, const Tensor&, const SampleResult&) override {}
 
  private:
-  static constexpr uintptr_t kNowhere = 4096;
   BackendInfo info_;
 };
 

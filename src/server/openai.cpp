@@ -51,9 +51,8 @@ constexpr std::array kKnown = {"model",
 // One message for a wrong type and a wrong value: both say all that is accepted.
 [[noreturn]] void refuse_value(const JsonView& body, std::string_view field,
                                std::string_view accepted) {
-  std::string found = dump_json(body.json().at(field));
-  if (found.size() > 80) found = found.substr(0, 77) + "...";
-  refuse(field, fmt::format("{} must be {}, got {}", field, accepted, found));
+  refuse(field, fmt::format("{} must be {}, got {}", field, accepted,
+                            shortened(dump_json(body.json().at(field)), 80)));
 }
 
 double number(const JsonView& body, std::string_view field, double fallback, double least,
@@ -84,7 +83,7 @@ std::vector<int32_t> token_ids(const Json& array, std::string_view field, int64_
   for (const Json& id : array) {
     if (!id.is_number_integer() || id < 0 || id >= vocab) {
       refuse(field, fmt::format("{} holds {}, which is no token id of this model (0 to {})", field,
-                                dump_json(id).substr(0, 40), vocab - 1));
+                                shortened(dump_json(id), 40), vocab - 1));
     }
     ids.push_back(id.get<int32_t>());
   }
@@ -99,7 +98,7 @@ std::vector<Prompt> parse_prompts(const Json& prompt, int64_t vocab) {
     if (value.is_array()) return token_ids(value, "prompt", vocab);
     refuse("prompt", fmt::format("prompt must be a string, an array of token ids, or an array of "
                                  "these, got {}",
-                                 dump_json(value).substr(0, 40)));
+                                 shortened(dump_json(value), 40)));
   };
   if (!prompt.is_array() || (!prompt.empty() && prompt.front().is_number())) return {one(prompt)};
   if (prompt.empty()) refuse("prompt", "prompt is an empty array: there is nothing to complete");
@@ -189,10 +188,9 @@ ApiError to_api_error(const Error& error) {
 }
 
 void refuse_model(const std::string& name, const std::string& served) {
-  constexpr size_t most = 100;  // it may be megabytes
   throw ApiError(404,
                  fmt::format("the model '{}' does not exist here; this server has '{}'",
-                             name.size() > most ? name.substr(0, most) + "..." : name, served),
+                             shortened(name, 100), served),
                  "NotFoundError", "model");
 }
 
