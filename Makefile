@@ -2,13 +2,15 @@
 PORT ?= 8000
 SECONDS ?= 60
 
-.PHONY: help serve demo test bench format format-check lint fuzz setup octet clean
+.PHONY: help serve demo smollm2 test bench format format-check lint fuzz setup octet clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make serve         install what is missing, build, quantize the demo model, compare, and'
 	@echo '                   serve it on 127.0.0.1:8000 (PORT=N for another port)'
 	@echo 'make demo          the same, but end with a sample completion'
+	@echo 'make smollm2       download a real model (SmolLM2-135M-Instruct, 93 MB), make it BF16 and'
+	@echo '                   FP8 checkpoints, and ask it something'
 	@echo 'make test          all tests, the format check and 10 s of every fuzz target'
 	@echo 'make bench         decode and prefill speed of the llama-3.2-1b shape, BF16 and FP8'
 	@echo 'make fuzz          fuzz every parser for SECONDS=60 each'
@@ -30,6 +32,9 @@ serve: octet
 
 demo: octet
 	@scripts/demo.sh demo
+
+smollm2: octet
+	@scripts/smollm2.sh
 
 test:
 	@scripts/test.sh

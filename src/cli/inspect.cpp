@@ -47,7 +47,8 @@ struct Facts {
 // Without a backend that computes: names, shapes and precisions are checked as for a run.
 void read_policy(const OpenModel& open, Facts& facts) {
   ops::NullBackend nowhere;
-  model::LoadOptions options{.compute = model::Compute::bf16, .max_positions = 1};
+  model::LoadOptions options{
+      .compute = model::Compute::bf16, .max_positions = 1, .read_weights = false};
   const auto model = model::load_model(open.config(), open.shared_source(), nowhere, options);
   facts.notices = model->notices();
   facts.parameters = model->parameters();
@@ -75,7 +76,8 @@ void read_tensors(const OpenModel& open, bool with_scan, Facts& facts) {
   if (!with_scan) return;
   Progress progress("scan", bytes, Progress::Unit::bytes);
   for (TensorFact& fact : facts.tensors) {
-    fact.scan = offline::scan(fact.tensor);
+    fact.scan = offline::scan(open.source().read(fact.name, fact.tensor));
+    open.source().release(fact.name);
     progress.advance(fact.tensor.bytes());
     if (fact.scan->nan + fact.scan->inf > 0) {
       facts.faults.push_back(
@@ -198,7 +200,8 @@ int run_inspect(Args args) {
   InspectOptions o;
   OptionTable table("octet inspect",
                     "Show tensors, precisions with their reasons, and broken values.");
-  table.positional("MODEL", &o.model.path, "model directory, or a config with --random-weights");
+  table.positional("MODEL", &o.model.path,
+                   "model directory, a .gguf file, or a config with --random-weights");
   table.add("--all", &o.all, "one line for each tensor, not for each kind");
   table.add("--scan", &o.scan, "read every value, to find NaN, infinities and saturated codes");
   add_model_rows(table, o.model);

@@ -27,6 +27,7 @@ constexpr Verb kVerbs[] = {
     {"serve", "an OpenAI-compatible server", run_serve},
     {"generate", "one completion, or a file of prompts", run_generate},
     {"quantize", "a 16-bit checkpoint becomes an FP8 one", run_quantize},
+    {"convert", "a GGUF file becomes a directory in Hugging Face layout", run_convert},
     {"eval", "perplexity, fidelity against a baseline, retrieval", run_eval},
     {"inspect", "tensors, precisions with their reasons, broken values", run_inspect},
     {"kernels", "which kernel runs each shape, and why", run_kernels},

@@ -8,6 +8,7 @@
 #include "backends/cpu/cpu_backend.h"
 #include "base/log.h"
 #include "cli/cuda_device.h"
+#include "model/gguf/checkpoint.h"
 #include "numerics/scheme.h"
 #include "text/utf8.h"
 
@@ -120,11 +121,12 @@ bool holds_weights(const fs::path& directory) {
 }
 
 std::shared_ptr<const model::WeightSource> open_checkpoint(const ModelOptions& options) {
+  if (model::is_gguf(options.path)) return model::open_weights(options.path);
   if (!fs::is_directory(options.path)) {
-    throw Error({.what = "a model is a directory with its weights",
+    throw Error({.what = "a model is a directory with its weights, or a GGUF file",
                  .where = "MODEL",
                  .value = options.path,
-                 .fix = "name the directory, or pass --random-weights to run the shape alone"});
+                 .fix = "name one of the two, or pass --random-weights to run the shape alone"});
   }
   if (!holds_weights(options.path)) {
     throw Error({.what = "the model has a configuration and no weights",
@@ -133,7 +135,19 @@ std::shared_ptr<const model::WeightSource> open_checkpoint(const ModelOptions& o
                  .accepted = "model.safetensors, or model.safetensors.index.json and what it names",
                  .fix = "pass --random-weights to run the shape alone, or download the weights"});
   }
-  return std::make_shared<model::Checkpoint>(options.path);
+  return model::open_weights(options.path);
+}
+
+// None where the model has none.
+std::optional<text::Tokenizer> open_tokenizer(const std::string& path) {
+  if (model::is_gguf(path)) {
+    const auto files = model::gguf_tokenizer(path);
+    if (!files.contains("tokenizer.json")) return std::nullopt;
+    return text::Tokenizer::from_json(files.at("tokenizer.json"), files.at("tokenizer_config.json"),
+                                      path);
+  }
+  if (!fs::is_regular_file(fs::path(path) / "tokenizer.json")) return std::nullopt;
+  return text::Tokenizer::load(path);
 }
 
 std::shared_ptr<model::RandomWeights> make_random(const ModelOptions& options,
@@ -237,9 +251,7 @@ OpenModel::OpenModel(const ModelOptions& options)
                  .value = fmt::format("{}", options.max_model_len),
                  .accepted = fmt::format("at most {}", config_.max_positions)});
   }
-  if (fs::is_regular_file(fs::path(options.path) / "tokenizer.json")) {
-    tokenizer_ = text::Tokenizer::load(options.path);
-  }
+  tokenizer_ = open_tokenizer(options.path);
 }
 
 int64_t OpenModel::max_model_len() const {

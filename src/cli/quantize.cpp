@@ -30,7 +30,7 @@ OptionTable table_of(QuantizeFlags& o) {
         fmt::format("{}{}: {}", summaries.empty() ? "" : "; ", scheme.name, scheme.summary);
   }
   OptionTable table("octet quantize", "Turn a 16-bit checkpoint into an FP8 one.");
-  table.positional("SRC", &o.source, "model directory in BF16, FP16 or FP32");
+  table.positional("SRC", &o.source, "model directory in BF16, FP16 or FP32, or a .gguf file");
   table.add("--out", &o.out, "the new model directory; made whole or not at all",
             {.metavar = "DIR", .required = true});
   table.add("--scheme", &o.scheme, summaries, {.choices = names});

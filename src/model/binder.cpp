@@ -138,12 +138,20 @@ Tensor Binder::copy_to_device(const Tensor& host, const std::string& what) {
   return device;
 }
 
-// On a CPU the mapped file is the weight; elsewhere it is copied over once.
-Tensor Binder::to_device(const Tensor& host) {
+// On a CPU what the source holds is the weight; elsewhere it is copied over once.
+Tensor Binder::to_device(const std::string& name, const Tensor& found) {
+  if (!options_.read_weights) return found;
+  const Tensor host = source_->read(name, found);
   if (backend_.info().device == host.device) return host;
-  Tensor device = memory_.take(backend_, host.type, host.shape, "weights");
-  backend_.copy(host, device);
+  Tensor device = copy_to_device(host, "weights");
+  source_->release(name);
   return device;
+}
+
+std::vector<float> Binder::read_float(const std::string& name, const Tensor& found) const {
+  std::vector<float> values = to_float(source_->read(name, found));
+  source_->release(name);
+  return values;
 }
 
 Tensor Binder::plain(const std::string& name, Shape shape, Role role) {
@@ -156,7 +164,7 @@ Tensor Binder::plain(const std::string& name, Shape shape, Role role) {
          .accepted = std::string(kFloatTypes),
          .fix = "quantize the checkpoint again and leave this tensor out"});
   }
-  return to_device(stored);
+  return to_device(name, stored);
 }
 
 Tensor Binder::fp32(const std::string& name, Shape shape) {
@@ -167,7 +175,7 @@ Tensor Binder::fp32(const std::string& name, Shape shape) {
                  .value = std::string(safetensors_name(stored.type)),
                  .accepted = std::string(kFloatTypes)});
   }
-  std::vector<float> values = to_float(stored);
+  std::vector<float> values = read_float(name, stored);
   return copy_to_device(Tensor(values.data(), DType::f32, shape), "weights");
 }
 
@@ -180,7 +188,7 @@ Tensor Binder::fp32_broadcast(const std::string& name, int64_t count) {
          .value = fmt::format("{} {}", safetensors_name(found.type), to_string(found.shape)),
          .accepted = fmt::format("{}, one value or {}", kFloatTypes, count)});
   }
-  std::vector<float> values = to_float(found);
+  std::vector<float> values = read_float(name, found);
   if (values.size() == 1) values.resize(static_cast<size_t>(count), values[0]);
   return copy_to_device(Tensor(values.data(), DType::f32, {count}), "scales");
 }
@@ -250,7 +258,7 @@ Tensor Binder::stored_scales(const std::string& module, const QuantFormat& forma
                  .value = std::string(safetensors_name(found->type)),
                  .accepted = std::string(kFloatTypes)});
   }
-  std::vector<float> scales = to_float(*found);
+  std::vector<float> scales = read_float(name, *found);
   for (size_t i = 0; i < scales.size(); ++i) {
     if (scales[i] >= kLeastScale && scales[i] <= kMostScale) continue;
     if (scales[i] > 0.0f && scales[i] < std::numeric_limits<float>::infinity()) {
@@ -292,7 +300,7 @@ void Binder::bind_stored_fp8(ops::Linear& linear, const Tensor& codes) {
                  .accepted = std::string(safetensors_name(dtype_of(format.fp8))),
                  .fix = "check \"fmt\" of quantization_config, which is e4m3 where it is absent"});
   }
-  linear.quant = {to_device(codes), stored_scales(linear.name, format, linear.out, linear.in),
+  linear.quant = {to_device(name, codes), stored_scales(linear.name, format, linear.out, linear.in),
                   format};
   if (linear.input && linear.when == InputScale::calibrated) {
     // [1] or a scalar, by who wrote it; required, or the static scale would be a guess.
@@ -312,8 +320,10 @@ QuantizedWeight quantize_weight(const Tensor& stored, const QuantFormat& format)
 }
 
 void Binder::quantize_online(ops::Linear& linear, const Tensor& stored, const QuantFormat& format) {
-  QuantizedWeight weight = quantize_weight(stored, format);
-  require_finite(weight.stats, linear.name + ".weight", *source_,
+  const std::string name = linear.name + ".weight";
+  QuantizedWeight weight = quantize_weight(source_->read(name, stored), format);
+  source_->release(name);
+  require_finite(weight.stats, name, *source_,
                  "mend the checkpoint: `octet inspect MODEL --scan` lists all such tensors");
   const ScaleShape cells = scale_shape(format.grid, linear.out, linear.in);
   const Tensor codes(weight.codes.data(), dtype_of(format.fp8), {linear.out, linear.in});
@@ -355,7 +365,7 @@ ops::Linear Binder::linear(const std::string& module, Role role, int64_t out, in
   } else if (format.weight && !config_.quant) {
     quantize_online(linear, stored, *format.weight);
   } else {
-    linear.plain = to_device(stored);
+    linear.plain = to_device(module + ".weight", stored);
     if (config_.quant && is_quantizable(role) && !ignores(*config_.quant, module)) {
       if (++high_linears_ == 1) first_high_ = module;
     }

@@ -77,7 +77,9 @@ class Binder {
   const Tensor& require_any(const std::string& name, const Shape& shape) const;
   // The same, and Error if it has another shape.
   const Tensor& require(const std::string& name, const Shape& shape) const;
-  Tensor to_device(const Tensor& host);
+  Tensor to_device(const std::string& name, const Tensor& found);
+  // The values of a stored tensor as FP32.
+  std::vector<float> read_float(const std::string& name, const Tensor& found) const;
   Tensor copy_to_device(const Tensor& host, const std::string& what);
   Tensor stored_scales(const std::string& module, const QuantFormat& format, int64_t out,
                        int64_t in);

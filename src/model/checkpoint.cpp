@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "model/gguf/checkpoint.h"
 
 namespace octet::model {
 namespace {
@@ -63,6 +64,11 @@ std::map<std::string, std::string> parse_weight_map(std::string_view text,
   return files;
 }
 
+std::shared_ptr<const WeightSource> open_weights(const std::string& path) {
+  if (is_gguf(path)) return std::make_shared<GgufCheckpoint>(path);
+  return std::make_shared<Checkpoint>(path);
+}
+
 Checkpoint::Checkpoint(const std::string& directory) : directory_(directory) {
   const fs::path root(directory);
   std::error_code ignored;
@@ -84,7 +90,8 @@ Checkpoint::Checkpoint(const std::string& directory) : directory_(directory) {
          .where = directory,
          .value = describe_contents(root),
          .accepted = fmt::format("{}, or {} and the files that it names", kSingle, kIndex),
-         .fix = "download the safetensors files of the model, or convert it to safetensors"});
+         .fix = "download the safetensors files of the model, convert it to safetensors, or name a "
+                "GGUF file itself"});
   }
 
   std::map<std::string, std::vector<std::string>> shards;  // file -> tensors

@@ -42,10 +42,21 @@ class WeightSource {
   // The tensor of that name, or nullptr if there is none. `expected` is the shape that the model
   // wants: a checkpoint ignores it (the binder compares), random weights are made to it.
   virtual const Tensor* find(std::string_view name, const Shape& expected) const = 0;
+  // The tensor that find() gave under this name, with its values: what find() gives may only be
+  // type, shape and an address that must not be touched yet. The values stay until release().
+  virtual Tensor read(std::string_view name, const Tensor& found) const {
+    static_cast<void>(name);
+    return found;
+  }
+  // What read() gave is not needed any more, and may be read again.
+  virtual void release(std::string_view name) const { static_cast<void>(name); }
   virtual std::vector<std::string> names() const = 0;
   // "models/octet-demo/model-00001-of-00003.safetensors": where a tensor lies, for error texts.
   virtual std::string locate(std::string_view name) const = 0;
 };
+
+// The source of the model at `path`: a directory in Hugging Face layout, or a GGUF file.
+std::shared_ptr<const WeightSource> open_weights(const std::string& path);
 
 // All shards of a model directory: model.safetensors, or model.safetensors.index.json and the files
 // that its weight_map names. A missing shard, a tensor that the index names and its file lacks, and

@@ -9,6 +9,7 @@
 #include "base/mapped_file.h"
 #include "model/config_rope.h"
 #include "model/families/families.h"
+#include "model/gguf/checkpoint.h"
 #include "model/quant_schema.h"
 
 namespace octet::model {
@@ -293,12 +294,15 @@ ModelConfig parse_config(const std::string& text, const std::string& where) {
 
 ModelConfig read_config(const std::string& path) {
   std::error_code ignored;
+  if (is_gguf(path)) {
+    return parse_config(gguf_config(path), path + " as config.json");
+  }
   if (!fs::is_directory(path, ignored)) {
     if (fs::path(path).extension() != ".json") {
       throw Error({.what = "not a model",
                    .where = path,
                    .value = fs::exists(path, ignored) ? "a file" : "no such file or directory",
-                   .accepted = "a directory with config.json, or a .json file"});
+                   .accepted = "a directory with config.json, a .json file or a .gguf file"});
     }
     return parse_config(read_text(path), path);
   }

@@ -88,9 +88,10 @@ struct ModelConfig {
   bool is_moe_layer(int64_t layer) const;
 };
 
-// Reads `path`/config.json (and generation_config.json beside it if there), or `path` itself when
-// it is a .json file. Both RoPE dialects; a missing rope_theta is refused, never defaulted. Throws
-// Error naming file, key, value and what is accepted; an unknown architecture lists the known ones.
+// Reads `path`/config.json (and generation_config.json beside it if there), `path` itself when it
+// is a .json file, or the metadata of a GGUF file. Both RoPE dialects; a missing rope_theta is
+// refused, never defaulted. Throws Error naming file, key, value and what is accepted; an unknown
+// architecture lists the known ones.
 ModelConfig read_config(const std::string& path);
 
 // The same from text, for tests and fuzzing; `where` names the source in errors.

@@ -31,6 +31,9 @@ struct LoadOptions {
   std::vector<PolicyRow> policy;  // rows of --policy FILE, above all others
   bool fp8_attention = true;      // with Compute::fp8 only (--attention fp8|bf16)
   int64_t max_positions = 0;      // of the RoPE table; 0 = the model's own limit
+  // False: names, types and shapes are checked and weights are left unread, for a plan that
+  // computes nothing.
+  bool read_weights = true;
 };
 
 // Everything that forward needs, beside the weights.

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,28 +16,12 @@
 #include "model/binder.h"
 #include "model/finite_weights.h"
 #include "model/quant_schema.h"
+#include "offline/checkpoint_folder.h"
 #include "offline/scan.h"
 #include "ops/null_backend.h"
 
 namespace octet::offline {
 namespace {
-
-namespace fs = std::filesystem;
-
-// What belongs to a model beside its weights. config.json is written anew.
-constexpr std::string_view kCompanions[] = {"generation_config.json",
-                                            "tokenizer.json",
-                                            "tokenizer_config.json",
-                                            "tokenizer.model",
-                                            "vocab.json",
-                                            "merges.txt",
-                                            "added_tokens.json",
-                                            "special_tokens_map.json",
-                                            "chat_template.jinja",
-                                            "chat_template.json",
-                                            "LICENSE",
-                                            "LICENSE.txt",
-                                            "NOTICE"};
 
 constexpr const char* kMend =
     "mend the checkpoint (`octet inspect SRC --scan` lists all such tensors), or pass "
@@ -60,50 +43,6 @@ void refuse_source(const model::ModelConfig& config, const QuantizeOptions& opti
                  .where = options.source,
                  .value = "config.json has a quantization_config",
                  .accepted = "a checkpoint in BF16, FP16 or FP32"});
-  }
-}
-
-bool lies_in(const fs::path& path, const fs::path& folder) {
-  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first ==
-         folder.end();
-}
-
-// What --overwrite may remove: a folder that is empty or holds a checkpoint.
-bool is_replaceable(const fs::path& folder) {
-  if (fs::is_empty(folder) || fs::exists(folder / "config.json")) return true;
-  const auto is_weights = [](const fs::directory_entry& entry) {
-    return entry.path().extension() == ".safetensors";
-  };
-  return std::any_of(fs::directory_iterator(folder), fs::directory_iterator(), is_weights);
-}
-
-void refuse_target(const QuantizeOptions& options) {
-  if (options.out.empty()) {
-    throw Error({.what = "the new checkpoint needs a directory",
-                 .where = "--out",
-                 .value = "''",
-                 .accepted = "the path of a directory"});
-  }
-  if (!fs::is_directory(options.out) || !fs::is_directory(options.source)) return;
-  const fs::path out = fs::canonical(options.out);
-  bool holds_source = lies_in(fs::canonical(options.source), out);
-  // Its files may be links.
-  for (const fs::directory_entry& entry : fs::directory_iterator(options.source)) {
-    std::error_code ignored;
-    holds_source |= lies_in(fs::canonical(entry.path(), ignored), out);
-  }
-  if (options.overwrite && holds_source) {
-    throw Error({.what = "a checkpoint cannot replace the one that it is made from",
-                 .where = "--out",
-                 .value = options.out,
-                 .fix = "name another directory"});
-  }
-  if (options.overwrite && !is_replaceable(out)) {
-    throw Error(
-        {.what = "--overwrite replaces a checkpoint, and this directory holds something else",
-         .where = "--out",
-         .value = options.out,
-         .accepted = "a directory that is empty or has a config.json or *.safetensors"});
   }
 }
 
@@ -133,7 +72,8 @@ Plan make_plan(const model::ModelConfig& config,
                const QuantizeOptions& options) {
   // A backend that computes nothing binds and checks every tensor, and copies none.
   ops::NullBackend nowhere;
-  model::LoadOptions unquantized{.compute = model::Compute::bf16, .max_positions = 1};
+  model::LoadOptions unquantized{
+      .compute = model::Compute::bf16, .max_positions = 1, .read_weights = false};
   const auto model = model::load_model(config, source, nowhere, unquantized);
   model::LoadOptions wanted{.compute = model::Compute::fp8, .online = options.scheme};
   wanted.policy = options.policy;
@@ -163,12 +103,12 @@ Plan make_plan(const model::ModelConfig& config,
 
 // Weight matrices that the model does not use (multi-token prediction): they are copied, and a
 // reader must be told that they are not FP8.
-std::vector<std::string> unused_modules(const model::Checkpoint& source, const Plan& plan) {
+std::vector<std::string> unused_modules(const model::WeightSource& source, const Plan& plan) {
   constexpr std::string_view suffix = ".weight";
   const std::set<std::string, std::less<>> kept(plan.kept.begin(), plan.kept.end());
   std::vector<std::string> modules;
   for (const std::string& name : source.names()) {
-    if (!name.ends_with(suffix) || source.find(name)->shape.rank != 2) continue;
+    if (!name.ends_with(suffix) || source.find(name, {})->shape.rank != 2) continue;
     const std::string module = name.substr(0, name.size() - suffix.size());
     if (module == "model.embed_tokens" || plan.quantized.contains(module) ||
         kept.contains(module)) {
@@ -204,12 +144,13 @@ double sqnr_db(const Tensor& stored, const QuantFormat& format,
 // Makes the tensors of the new checkpoint, each when its turn comes, and reports on them.
 class Quantizer {
  public:
-  Quantizer(const model::Checkpoint& source, const QuantFormat& format, bool allow_nonfinite,
+  Quantizer(const model::WeightSource& source, const QuantFormat& format, bool allow_nonfinite,
             QuantizeReport& report)
       : source_(source), format_(format), allow_nonfinite_(allow_nonfinite), report_(report) {}
 
   std::vector<std::byte> copy(const std::string& name) {
-    const Tensor& stored = *source_.find(name);
+    const Reading reading(source_, name);
+    const Tensor& stored = reading.tensor();
     const TensorScan found = scan(stored);
     if (!allow_nonfinite_) model::require_finite(found, name, source_, kMend);
     note_broken({.name = name, .nan = found.nan, .inf = found.inf});
@@ -219,7 +160,8 @@ class Quantizer {
 
   std::vector<std::byte> codes(const std::string& module) {
     const std::string name = module + ".weight";
-    const Tensor& stored = *source_.find(name);
+    const Reading reading(source_, name);
+    const Tensor& stored = reading.tensor();
     model::QuantizedWeight weight = model::quantize_weight(stored, format_);
     const QuantStats& stats = weight.stats;
     if (!allow_nonfinite_) model::require_finite(stats, name, source_, kMend);
@@ -242,7 +184,7 @@ class Quantizer {
     if (tensor.nan + tensor.inf > 0) report_.broken.push_back(tensor);
   }
 
-  const model::Checkpoint& source_;
+  const model::WeightSource& source_;
   QuantFormat format_;
   bool allow_nonfinite_;
   QuantizeReport& report_;
@@ -250,13 +192,13 @@ class Quantizer {
   std::vector<float> scales_;
 };
 
-std::vector<model::PendingTensor> pending_tensors(const model::Checkpoint& source, const Plan& plan,
-                                                  std::string_view scale_suffix,
+std::vector<model::PendingTensor> pending_tensors(const model::WeightSource& source,
+                                                  const Plan& plan, std::string_view scale_suffix,
                                                   Quantizer& quantizer) {
   constexpr std::string_view suffix = ".weight";
   std::vector<model::PendingTensor> pending;
   for (const std::string& name : source.names()) {
-    const Tensor stored = *source.find(name);
+    const Tensor stored = *source.find(name, {});
     const std::string module =
         name.ends_with(suffix) ? name.substr(0, name.size() - suffix.size()) : std::string();
     if (!plan.quantized.contains(module)) {
@@ -276,36 +218,14 @@ std::vector<model::PendingTensor> pending_tensors(const model::Checkpoint& sourc
   return pending;
 }
 
-void write_config(const fs::path& source, const fs::path& out, const OrderedJson& quant) {
-  auto config = parse_json_file<OrderedJson>(source / "config.json");
-  config["quantization_config"] = quant;
-  AtomicFile file(out / "config.json");
-  file.write(dump_json(config, 2) + "\n");
-  file.commit();
-}
-
-void copy_companions(const fs::path& source, const fs::path& out) {
-  for (const std::string_view name : kCompanions) {
-    if (!fs::is_regular_file(source / name)) continue;
-    std::error_code error;
-    fs::copy_file(source / name, out / name, error);
-    if (error) {
-      throw Error({.what = "cannot copy a file",
-                   .where = (source / name).string(),
-                   .value = error.message(),
-                   .fix = "check its rights and the space beside --out"});
-    }
-  }
-}
-
 }  // namespace
 
 QuantizeReport quantize_checkpoint(const QuantizeOptions& options,
                                    const std::function<void(int64_t, int64_t)>& progress) {
   const model::ModelConfig config = model::read_config(options.source);
   refuse_source(config, options);
-  refuse_target(options);
-  const auto source = std::make_shared<const model::Checkpoint>(options.source);
+  refuse_target(options.source, options.out, options.overwrite);
+  const std::shared_ptr<const model::WeightSource> source = model::open_weights(options.source);
   const Plan plan = make_plan(config, source, options);
 
   std::vector<std::string> ignored = plan.kept;
@@ -329,11 +249,12 @@ QuantizeReport quantize_checkpoint(const QuantizeOptions& options,
   AtomicDirectory directory(options.out,
                             options.overwrite ? Overwrite::replace : Overwrite::refuse);
   model::write_checkpoint(directory.path().string(), tensors, options.shard_bytes, progress);
-  copy_companions(options.source, directory.path());
-  write_config(options.source, directory.path(), quant);
+  OrderedJson new_config = read_config_json(options.source);
+  new_config["quantization_config"] = quant;
+  write_companions(options.source, new_config, directory.path());
   directory.commit();
 
-  report.bytes_before = source->bytes();
+  report.bytes_before = total_bytes(*source);
   report.tensors = static_cast<int64_t>(source->names().size());
   for (const model::PendingTensor& tensor : tensors) {
     report.bytes_after += tensor.shape.count() * static_cast<int64_t>(size_of(tensor.type));
