@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes gguf/blocks.gguf and gguf/blocks.f32: random blocks of every type that Octet reads from
+"""Writes gguf_blocks.gguf and gguf_blocks.f32: random blocks of every type that Octet reads from
 GGUF, and what llama.cpp's own Python package decodes them to, as the raw bytes of float32 values,
 tensor after tensor in the order of the file.
 
@@ -15,7 +15,7 @@ import pathlib
 import gguf
 import numpy as np
 
-HERE = pathlib.Path(__file__).resolve().parent / "gguf"
+HERE = pathlib.Path(__file__).resolve().parent
 TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
 # Where a block has its FP16 scales.
 HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0],
@@ -25,8 +25,7 @@ BLOCKS = 3
 
 def main():
     random = np.random.default_rng(20261130)
-    HERE.mkdir(exist_ok=True)
-    writer = gguf.GGUFWriter(str(HERE / "blocks.gguf"), "llama")
+    writer = gguf.GGUFWriter(str(HERE / "gguf_blocks.gguf"), "llama")
     expected = b""
     for name in TYPES:
         kind = gguf.GGMLQuantizationType[name]
@@ -50,7 +49,7 @@ def main():
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    (HERE / "blocks.f32").write_bytes(expected)
+    (HERE / "gguf_blocks.f32").write_bytes(expected)
 
 
 if __name__ == "__main__":

@@ -101,6 +101,12 @@ void GgufCheckpoint::release(std::string_view name) const {
   found.made = false;
 }
 
+int64_t GgufCheckpoint::made_bytes() const {
+  int64_t total = 0;
+  for (const auto& [name, entry] : entries_) total += entry.made ? entry.tensor.bytes() : 0;
+  return total;
+}
+
 // Row by row: plain rows are copied, blocks decoded.
 void GgufCheckpoint::make(const Entry& found) const {
   const gguf::NamedTensor& source = found.source;

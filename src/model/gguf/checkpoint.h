@@ -29,6 +29,7 @@ class GgufCheckpoint final : public WeightSource {
   std::string locate(std::string_view name) const override;
   Tensor read(std::string_view name, const Tensor& found) const override;
   void release(std::string_view name) const override;
+  int64_t made_bytes() const;  // of the tensors that read() made and release() has not taken back
 
  private:
   struct Entry {

@@ -11,7 +11,9 @@
 #include "model/gguf/checkpoint.h"
 #include "model/model.h"
 #include "numerics/half.h"
+#include "numerics/scheme.h"
 #include "unit/model/gguf_writer.h"
+#include "unit/model/host_backend.h"
 #include "unit/model/support.h"
 
 namespace octet::model {
@@ -178,9 +180,9 @@ TEST(Gguf, TensorsAreChecked) {
 
 // blocks.f32 is what llama.cpp's Python package decodes (tests/golden/generate_gguf.py).
 TEST(Gguf, BlocksDecodeToTheSameBitsAsTheReference) {
-  const MappedFile mapped(test::source("tests/golden/gguf/blocks.gguf"));
+  const MappedFile mapped(test::source("tests/golden/gguf_blocks.gguf"));
   const gguf::File file = gguf::parse(mapped.bytes(), "blocks.gguf");
-  const std::string expected = test::slurp(test::source("tests/golden/gguf/blocks.f32"));
+  const std::string expected = test::slurp(test::source("tests/golden/gguf_blocks.f32"));
   size_t at = 0;
   int decoded = 0;
   for (const gguf::TensorInfo& info : file.tensors) {
@@ -204,8 +206,8 @@ TEST(Gguf, BlocksDecodeToTheSameBitsAsTheReference) {
 
 // What a quantized tensor is read as: its FP32 values, rounded once.
 TEST(Gguf, BlocksAreReadAsBf16AndGivenBack) {
-  const GgufCheckpoint source(test::source("tests/golden/gguf/blocks.gguf").string());
-  const std::string expected = test::slurp(test::source("tests/golden/gguf/blocks.f32"));
+  const GgufCheckpoint source(test::source("tests/golden/gguf_blocks.gguf").string());
+  const std::string expected = test::slurp(test::source("tests/golden/gguf_blocks.f32"));
   size_t at = 0;
   for (const char* name :
        {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"}) {
@@ -318,6 +320,28 @@ TEST_P(GgufModel, HasTheSameConfiguration) {
   EXPECT_EQ(found.rope.dim, wanted.rope.dim);
   EXPECT_EQ(found.rope.factor, wanted.rope.factor);
   EXPECT_EQ(found.rope.original_positions, wanted.rope.original_positions);
+}
+
+// What the source made for a weight goes when a quantized copy, or one on a device, is there.
+TEST(Gguf, WeightsThatWereCopiedAreGivenBack) {
+  const std::string folder = test::source("tests/golden/llama_gqa_rope3").string();
+  const Json config = parse_json_file(folder + "/config.json");
+  const TempDir dir;
+  const std::string path =
+      dir.file("m.gguf", test::llama_gguf(Checkpoint(folder), config).file()).string();
+  const auto made_after = [&](const Device& device, Compute compute) {
+    const auto source = std::make_shared<const GgufCheckpoint>(path);
+    test::HostBackend backend(device);
+    const auto model = load_model(
+        read_config(path), source, backend,
+        {.compute = compute, .online = scheme_named("fp8_channel").format, .max_positions = 8});
+    return source->made_bytes();
+  };
+  const Device cpu, gpu{DeviceKind::cuda, 0};
+  const int64_t q_and_k = 2 * (128 + 32) * 136 * 2;  // two layers; the rest are views of the file
+  EXPECT_EQ(made_after(cpu, Compute::bf16), q_and_k);
+  EXPECT_EQ(made_after(cpu, Compute::fp8), 0);
+  EXPECT_EQ(made_after(gpu, Compute::bf16), 0);
 }
 
 TEST(Gguf, RotaryFactorsOfNoKnownRuleAreRefused) {
