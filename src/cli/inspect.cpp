@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/log.h"
 #include "base/progress.h"
@@ -11,6 +12,7 @@
 #include "cli/output.h"
 #include "cli/verbs.h"
 #include "model/binder.h"
+#include "model/config_rope.h"
 #include "offline/scan.h"
 #include "ops/null_backend.h"
 
@@ -145,12 +147,26 @@ std::string policy_lines(const Facts& facts, bool all) {
   return text;
 }
 
+// "RoPE yarn x 4, base 1e+06; a window of 4096 tokens in 14 of 28 layers".
+std::string positions(const model::ModelConfig& config) {
+  std::string text = fmt::format("RoPE {}", name_of(config.rope.kind));
+  if (config.rope.factor != 1) text += fmt::format(" x {:g}", config.rope.factor);
+  text += fmt::format(", base {:g}", config.rope.theta);
+  std::map<int64_t, int64_t> layers;  // by window
+  for (const int64_t window : config.windows) ++layers[window];
+  for (const auto& [window, count] : layers) {
+    if (window == 0) continue;
+    text += fmt::format("; a window of {} tokens in {} of {} layers", window, count, config.layers);
+  }
+  return text;
+}
+
 std::string summary(const OpenModel& open, const Facts& facts) {
   const model::ModelConfig& c = open.config();
   return fmt::format(
-      "{}: {} layers, hidden {}, vocabulary {}, context {}\n"
+      "{}: {} layers, hidden {}, vocabulary {}, context {}\n{}\n"
       "{:.2f}M parameters; a decoded token reads {} of weights as stored; run as {}\n\n",
-      c.architecture, c.layers, c.hidden, c.vocab, c.max_positions,
+      c.architecture, c.layers, c.hidden, c.vocab, c.max_positions, positions(c),
       static_cast<double>(facts.parameters) * 1e-6, show_bytes(facts.bytes_per_token),
       name_of(open.load_options().compute));
 }
@@ -185,6 +201,7 @@ OrderedJson json_of(const OpenModel& open, const Facts& facts) {
                       {"origin", fact.row.origin}});
   }
   return {{"architecture", open.config().architecture},
+          {"positions", positions(open.config())},
           {"parameters", facts.parameters},
           {"bytes_per_token", facts.bytes_per_token},
           {"compute", name_of(open.load_options().compute)},

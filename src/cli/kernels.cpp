@@ -79,7 +79,7 @@ std::vector<Problem> problems_of(const OpenModel& open) {
       case Role::expert_down:  // within moe_experts, which its gate stands for
         break;
       case Role::expert_gate_up:
-        if (linear.name.ends_with(".gate_proj")) {
+        if (linear.name.ends_with(".gate_proj") || linear.name.ends_with(".w1")) {
           add(ops::describe("moe_experts", linear, 0, model.activation()), linear.name);
         }
         break;

@@ -8,6 +8,7 @@
 #include "backends/cpu/cpu_backend.h"
 #include "base/log.h"
 #include "cli/cuda_device.h"
+#include "model/config_overrides.h"
 #include "model/gguf/checkpoint.h"
 #include "numerics/scheme.h"
 #include "text/utf8.h"
@@ -26,7 +27,9 @@ std::vector<std::string> scheme_names() {
 // The configuration. Random weights for FP8 arithmetic are made in FP8, not made and then
 // quantized.
 model::ModelConfig config_of(const ModelOptions& options) {
-  model::ModelConfig config = model::read_config(options.path);
+  model::ModelConfig config = model::read_config(
+      options.path,
+      model::merge_overrides(options.hf_overrides, options.rope_scaling, options.rope_theta));
   const bool asked = !options.scheme.empty() && options.scheme != "none";
   const bool fp8 = options.compute == "fp8" || (options.compute.empty() && asked);
   if (!options.random_weights || !fp8 || options.scheme == "none" || config.quant) return config;
@@ -208,6 +211,13 @@ void add_model_rows(OptionTable& table, ModelOptions& options, const std::string
             {.choices = {"auto", "unit"}});
   table.add(flag("max-model-len"), &options.max_model_len,
             "longest sequence; 0 is what the model was made for", {.least = 0});
+  table.add(flag("hf-overrides"), &options.hf_overrides,
+            "members that replace those of config.json, for this run", {.metavar = "JSON"});
+  table.add(flag("rope-scaling"), &options.rope_scaling,
+            "the RoPE scaling instead of config.json's: {\"rope_type\": \"yarn\", ...}",
+            {.metavar = "JSON"});
+  table.add(flag("rope-theta"), &options.rope_theta,
+            "the RoPE base instead of config.json's; 0 keeps it", {.least = 0});
 }
 
 std::unique_ptr<ops::Backend> open_backend(const BackendOptions& options) {
@@ -251,6 +261,7 @@ OpenModel::OpenModel(const ModelOptions& options)
                  .value = fmt::format("{}", options.max_model_len),
                  .accepted = fmt::format("at most {}", config_.max_positions)});
   }
+  config_.rope.length = max_model_len();
   tokenizer_ = open_tokenizer(options.path);
 }
 

@@ -39,6 +39,9 @@ struct ModelOptions {
   std::string kv_cache_dtype = "auto";
   std::string kv_scale = "auto";
   int64_t max_model_len = 0;  // 0 = the model's own limit
+  // What a run changes in config.json; JSON objects, "" = nothing (model/config_overrides.h).
+  std::string hf_overrides, rope_scaling;
+  double rope_theta = 0;
 };
 
 // The rows of the two structs. `prefix` ("baseline-") is put before each flag's name, for verbs

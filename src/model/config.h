@@ -14,8 +14,9 @@ namespace octet::model {
 // Grouped-query attention. head_dim is explicit: it need not be hidden / heads.
 struct Gqa {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  bool bias = false;  // on q, k, v and o (Llama's attention_bias)
-  int64_t window = 0;
+  bool qkv_bias = false;
+  bool o_bias = false;
+  bool qk_norm = false;  // RMS norm of each head of q and of k, before RoPE (Qwen3)
 };
 
 // Multi-head latent attention (DeepSeek-V2 paper, section 2.1).
@@ -32,12 +33,12 @@ struct DenseFfn {
 
 struct MoeFfn {
   ops::RouterSpec router;
-  bool router_bias = false;        // e_score_correction_bias exists (noaux_tc)
-  int64_t intermediate = 0;        // of one routed expert
+  bool router_bias = false;              // e_score_correction_bias exists (noaux_tc)
+  std::string router_name = "mlp.gate";  // of its module in a layer
+  int64_t intermediate = 0;              // of one routed expert
   int64_t shared = 0;              // shared experts, stored as one MLP of shared * intermediate
-  int64_t dense_layers = 0;        // the first layers are dense...
+  std::vector<bool> layers;        // by layer: whether its FFN is this mixture, or dense...
   int64_t dense_intermediate = 0;  // ...of this width
-  int64_t layer_freq = 1;          // layer i is MoE iff i >= dense_layers and i % layer_freq == 0
 };
 
 // Rotary positions (models-numerics E.1; HF modeling_rope_utils.py).
@@ -48,15 +49,20 @@ struct RopeConfig {
   int64_t dim = 0;  // rotated dimensions of a head
   bool interleaved = false;
   double factor = 1;
-  int64_t original_positions = 0;
+  int64_t original_positions = 0;  // before the scaling
+  bool original_given = false;     // by config.json; else they are max_position_embeddings
   double low_freq_factor = 1, high_freq_factor = 4;  // llama3
   double beta_fast = 32, beta_slow = 1;              // yarn
   double mscale = 0, mscale_all_dim = 0;             // yarn
   std::optional<double> attention_factor;            // yarn, longrope
   bool truncate = true;                              // yarn
+  std::vector<double> short_factor, long_factor;     // longrope: dim / 2 values each
+  // The length of sequence that the frequencies of dynamic and longrope are for. Theirs depend on
+  // it, and keys of one cache must share them: docs/NUMERICS.md.
+  int64_t length = 0;
 };
 
-enum class Family : uint8_t { llama, deepseek };
+enum class Family : uint8_t { llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, deepseek };
 
 // `quantization_config`, whichever schema wrote it: see model/quant_schema.h.
 struct QuantConfig {
@@ -79,6 +85,7 @@ struct ModelConfig {
   std::variant<Gqa, Mla> attention;
   std::variant<DenseFfn, MoeFfn> ffn;
   RopeConfig rope;
+  std::vector<int64_t> windows;  // of attention, by layer: see window(); empty = none has one
   int64_t mtp_layers = 0;  // multi-token-prediction layers after the last: recognised, not loaded
   DType dtype = DType::bf16;
   std::optional<int32_t> bos;
@@ -86,15 +93,20 @@ struct ModelConfig {
   std::optional<QuantConfig> quant;
 
   bool is_moe_layer(int64_t layer) const;
+  // The sliding window of a layer in tokens, the query included: key j is visible to query i iff
+  // i - window < j <= i. 0 = all keys up to i.
+  int64_t window(int64_t layer) const;
 };
 
 // Reads `path`/config.json (and generation_config.json beside it if there), `path` itself when it
 // is a .json file, or the metadata of a GGUF file. Both RoPE dialects; a missing rope_theta is
 // refused, never defaulted. Throws Error naming file, key, value and what is accepted; an unknown
-// architecture lists the known ones.
-ModelConfig read_config(const std::string& path);
+// architecture lists the known ones. `overrides` (a JSON object, "" = none) replaces members of
+// config.json first: config_overrides.h.
+ModelConfig read_config(const std::string& path, const std::string& overrides = {});
 
 // The same from text, for tests and fuzzing; `where` names the source in errors.
-ModelConfig parse_config(const std::string& text, const std::string& where);
+ModelConfig parse_config(const std::string& text, const std::string& where,
+                         const std::string& overrides = {});
 
 }  // namespace octet::model

@@ -15,6 +15,9 @@ Decoder::Decoder(Binder& binder, DecoderWeights weights)
   const int64_t positions =
       binder.options().max_positions ? binder.options().max_positions : config_.max_positions;
   rope_ = build_rope_table(binder.backend(), config_.rope, positions);
+  if (std::optional<std::string> notice = rope_notice(config_.rope)) {
+    weights_.notices.push_back(std::move(*notice));
+  }
   std::vector<std::string> modules;
   for (const LinearUse& use : linears()) {
     precisions_.push_back(resolve(binder.policy(), use.linear->role, use.linear->name));
@@ -39,6 +42,10 @@ int64_t Decoder::parameters() const {
   for (const DecoderLayer& layer : weights_.layers) {
     count(layer.attention_norm.weight);
     count(layer.ffn_norm.weight);
+    if (const auto* gqa = std::get_if<GqaLayer>(&layer.attention)) {
+      count(gqa->q_norm.weight);
+      count(gqa->k_norm.weight);
+    }
     if (const auto* mla = std::get_if<MlaLayer>(&layer.attention)) {
       count(mla->q_a_norm.weight);
       count(mla->kv_a_norm.weight);

@@ -5,22 +5,36 @@
 namespace octet::model {
 namespace {
 
+// Each head of x [T, heads, dim] normed on its own.
+Tensor norm_heads(const LayerContext& c, const Tensor& x, const ops::NormWeight& norm) {
+  const Tensor out = c.exec.arena.take(c.activation, x.shape);
+  const int64_t dim = x.shape[2];
+  const Shape rows{x.count() / dim, dim};
+  c.exec.ops.rms_norm(x.reshape(rows), norm, out.reshape(rows));
+  return out;
+}
+
 void run_gqa(const LayerContext& c, const GqaLayer& layer, int64_t index, const ops::Activation& x,
              const Tensor& out) {
   const auto& [ops, arena, kv, batch] = c.exec;
-  const auto [heads, kv_heads, dim, bias, window] = layer.shape;
-  const Tensor q = arena.take(c.activation, {batch.rows, heads, dim});
-  const Tensor k = arena.take(c.activation, {batch.rows, kv_heads, dim});
+  const Gqa& shape = layer.shape;
+  const int64_t heads = shape.heads, kv_heads = shape.kv_heads, dim = shape.head_dim;
+  Tensor q = arena.take(c.activation, {batch.rows, heads, dim});
+  Tensor k = arena.take(c.activation, {batch.rows, kv_heads, dim});
   const Tensor v = arena.take(c.activation, {batch.rows, kv_heads, dim});
   const ops::Linear* const weights[] = {&layer.q, &layer.k, &layer.v};
   const Tensor results[] = {q.reshape({batch.rows, heads * dim}),
                             k.reshape({batch.rows, kv_heads * dim}),
                             v.reshape({batch.rows, kv_heads * dim})};
   ops.linear_group(x, weights, results);
+  if (shape.qk_norm) {
+    q = norm_heads(c, q, layer.q_norm);
+    k = norm_heads(c, k, layer.k_norm);
+  }
   ops.rope_kv_write(q, k, v, c.rope, kv.gqa(index), batch);
 
   ops::AttentionSpec spec = c.attention;
-  spec.window = window;
+  spec.window = layer.window;
   const Tensor mixed = arena.take(c.activation, {batch.rows, heads, dim});
   ops.attention(q, kv.gqa(index), batch, spec, mixed);
   ops.linear(mixed.reshape({batch.rows, heads * dim}), layer.o, out);

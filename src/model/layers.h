@@ -12,7 +12,9 @@ namespace octet::model {
 
 struct GqaLayer {
   ops::Linear q, k, v, o;
+  ops::NormWeight q_norm, k_norm;  // [head_dim], of every head; absent without shape.qk_norm
   Gqa shape;
+  int64_t window = 0;  // ModelConfig::window
 };
 
 struct MlaLayer {

@@ -77,8 +77,10 @@ std::string_view module_of(std::string_view name, std::string_view suffix) {
 
 ModelConfig with_scheme(ModelConfig config, const LinearFormat& format) {
   std::vector<std::string> ignored = {"lm_head"};
+  const auto* moe = std::get_if<MoeFfn>(&config.ffn);
   for (int64_t i = 0; i < config.layers; ++i) {
-    if (config.is_moe_layer(i)) ignored.push_back(fmt::format("model.layers.{}.mlp.gate", i));
+    if (!config.is_moe_layer(i)) continue;
+    ignored.push_back(fmt::format("model.layers.{}.{}", i, moe->router_name));
   }
   const Json written = parse_json(dump_json(write_quant_config(format, ignored)), "with_scheme");
   config.quant = read_quant_config(written, "with_scheme");
@@ -96,7 +98,9 @@ RandomWeights::RandomWeights(const ModelConfig& config, RandomOptions options)
 bool RandomWeights::is_fp8(std::string_view name) const {
   const std::string_view module = module_of(name, ".weight");
   const std::string_view last = module.substr(module.rfind('.') + 1);
-  return quant_ && last.find("_proj") != last.npos && !ignores(*quant_, module);
+  const bool linear =
+      last.find("_proj") != last.npos || last == "w1" || last == "w2" || last == "w3";
+  return quant_ && linear && !ignores(*quant_, module);
 }
 
 std::optional<RandomWeights::Kind> RandomWeights::kind_of(std::string_view name,

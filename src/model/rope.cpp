@@ -1,5 +1,7 @@
 #include "model/rope.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -8,6 +10,14 @@
 
 namespace octet::model {
 namespace {
+
+using Kind = RopeConfig::Kind;
+
+// The base's growth that stretches the slowest pair by `factor` and leaves the fastest alone.
+double base_growth(const RopeConfig& rope, double factor) {
+  const double dim = static_cast<double>(rope.dim);
+  return exact::pow(factor, dim / (dim - 2.0));
+}
 
 // The pair whose wavelength makes `rotations` turns within the original context (YaRN, eq. 17).
 double correction_pair(const RopeConfig& rope, double rotations) {
@@ -53,31 +63,67 @@ void scale_llama3(const RopeConfig& rope, std::vector<double>& frequencies) {
 std::vector<double> rope_frequencies(const RopeConfig& rope) {
   const double dim = static_cast<double>(rope.dim);
   double theta = rope.theta;
-  if (rope.kind == RopeConfig::Kind::ntk) {
-    theta *= exact::pow(rope.factor, dim / (dim - 2.0));
+  if (rope.kind == Kind::ntk) theta *= base_growth(rope, rope.factor);
+  if (rope.kind == Kind::dynamic) {
+    // How much longer than trained, as a factor of its own: 1 up to the trained length.
+    const double length = static_cast<double>(std::max(rope.length, rope.original_positions));
+    const double share = length / static_cast<double>(rope.original_positions);
+    theta *= base_growth(rope, rope.factor * share - (rope.factor - 1.0));
   }
   std::vector<double> frequencies(static_cast<size_t>(rope.dim / 2));
   for (size_t i = 0; i < frequencies.size(); ++i) {
     frequencies[i] = exact::pow(theta, -2.0 * static_cast<double>(i) / dim);
   }
   switch (rope.kind) {
-    case RopeConfig::Kind::plain:
-    case RopeConfig::Kind::ntk:
+    case Kind::plain:
+    case Kind::ntk:
+    case Kind::dynamic:
       break;
-    case RopeConfig::Kind::linear:
+    case Kind::linear:
       for (double& frequency : frequencies) frequency /= rope.factor;
       break;
-    case RopeConfig::Kind::yarn:
+    case Kind::yarn:
       scale_yarn(rope, frequencies);
       break;
-    case RopeConfig::Kind::llama3:
+    case Kind::llama3:
       scale_llama3(rope, frequencies);
       break;
-    case RopeConfig::Kind::dynamic:
-    case RopeConfig::Kind::longrope:
-      throw Fault("parse_config lets this RoPE scaling through, but no table exists for it");
+    case Kind::longrope: {
+      const bool longer = rope.length > rope.original_positions;
+      const std::vector<double>& factors = longer ? rope.long_factor : rope.short_factor;
+      for (size_t i = 0; i < frequencies.size(); ++i) frequencies[i] /= factors[i];
+      break;
+    }
   }
   return frequencies;
+}
+
+int64_t rope_reach(const RopeConfig& rope, int64_t max_positions) {
+  const bool by_factor =
+      rope.kind == Kind::dynamic ||
+      (rope.original_given &&
+       (rope.kind == Kind::yarn || rope.kind == Kind::linear || rope.kind == Kind::ntk));
+  if (!by_factor) return max_positions;
+  const double reach = static_cast<double>(rope.original_positions) * rope.factor;
+  constexpr double kMost = double{1 << 30};  // as max_position_embeddings itself
+  return std::max(max_positions, static_cast<int64_t>(std::min(reach, kMost)));
+}
+
+std::optional<std::string> rope_notice(const RopeConfig& rope) {
+  if (rope.kind == Kind::dynamic) {
+    return fmt::format(
+        "RoPE scaling 'dynamic': the base is that of sequences of {} tokens (--max-model-len) for "
+        "sequences of every length, since cached keys cannot turn with the length",
+        rope.length);
+  }
+  if (rope.kind == Kind::longrope) {
+    const bool longer = rope.length > rope.original_positions;
+    return fmt::format(
+        "RoPE scaling 'longrope': sequences of every length use the {} factors, as sequences of {} "
+        "tokens (--max-model-len) do; the trained length is {}",
+        longer ? "long" : "short", rope.length, rope.original_positions);
+  }
+  return std::nullopt;
 }
 
 double yarn_mscale(double factor, double mscale) {
@@ -85,8 +131,13 @@ double yarn_mscale(double factor, double mscale) {
 }
 
 double rope_attention_factor(const RopeConfig& rope) {
-  if (rope.kind != RopeConfig::Kind::yarn) return 1.0;
+  if (rope.kind != Kind::yarn && rope.kind != Kind::longrope) return 1.0;
   if (rope.attention_factor) return *rope.attention_factor;
+  if (rope.kind == Kind::longrope) {
+    if (rope.factor <= 1.0) return 1.0;
+    const double trained = static_cast<double>(rope.original_positions);
+    return std::sqrt(1.0 + exact::log(rope.factor) / exact::log(trained));
+  }
   if (rope.mscale != 0.0 && rope.mscale_all_dim != 0.0) {
     return yarn_mscale(rope.factor, rope.mscale) / yarn_mscale(rope.factor, rope.mscale_all_dim);
   }

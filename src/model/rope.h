@@ -1,6 +1,8 @@
 // Rotary position tables, built in float64 and rounded to FP32 once (models-numerics E.1, E.2).
 #pragma once
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "model/config.h"
@@ -11,8 +13,16 @@ namespace octet::model {
 // Angle per position of each pair: dim / 2 values. Formulas: HF modeling_rope_utils.py.
 std::vector<double> rope_frequencies(const RopeConfig& rope);
 
-// What cos and sin are multiplied by: 1 but for YaRN.
+// What cos and sin are multiplied by: 1 but for YaRN and LongRoPE.
 double rope_attention_factor(const RopeConfig& rope);
+
+// The positions that a model is good for: max_position_embeddings, or the original length times the
+// factor where the scaling is defined by that and this is more (a YaRN put on by hand, say, with
+// max_position_embeddings left as it was). A length that is scaled already is never scaled again.
+int64_t rope_reach(const RopeConfig& rope, int64_t max_positions);
+
+// What a user should know of frequencies that depend on the length of sequences.
+std::optional<std::string> rope_notice(const RopeConfig& rope);
 
 // YaRN's temperature, 0.1 · mscale · ln(factor) + 1 (1 if factor <= 1): the DeepSeek models
 // multiply their softmax scale by the square of yarn_mscale(factor, mscale_all_dim).

@@ -201,6 +201,38 @@ TEST(RmsNorm, EveryForm) {
   }
 }
 
+// Heads of q and k, as Qwen3 norms them: many rows, each as narrow as a head.
+TEST(RmsNorm, OfHeads) {
+  const int64_t tokens = 37;
+  for (const DType type : {DType::f32, DType::bf16}) {
+    for (const auto& [heads, dim] : {std::pair<int64_t, int64_t>{4, 14}, {32, 64}, {8, 128}}) {
+      const int64_t rows = tokens * heads;
+      const Floats x = rounded(type, random_values(31, rows * dim, 3.0f));
+      const Floats weight = random_values(32, dim);
+      Doubles want(x.size());
+      for (size_t first = 0; first < x.size(); first += static_cast<size_t>(dim)) {
+        double squares = 0.0;
+        for (size_t i = 0; i < static_cast<size_t>(dim); ++i) {
+          squares += std::pow(double{x[first + i]}, 2);
+        }
+        const double factor = 1.0 / std::sqrt(squares / static_cast<double>(dim) + 1e-6);
+        for (size_t i = 0; i < static_cast<size_t>(dim); ++i) {
+          want[first + i] = double{x[first + i]} * factor * double{weight[i]};
+        }
+      }
+      for_each_backend([&](ops::Backend& backend, const std::string& name) {
+        Rig rig(backend);
+        const Tensor in = rig.put(type, {tokens, heads, dim}, x);
+        const Tensor out = rig.make(type, {tokens, heads, dim});
+        backend.rms_norm(in.reshape({rows, dim}), {rig.put(DType::f32, {dim}, weight), 1e-6f},
+                         out.reshape({rows, dim}));
+        report("rms_norm", name, fmt::format("{} heads of {} {}", heads, dim, name_of(type)),
+               worst(rig.get(out), want, [&](size_t) { return few_roundings(type); }));
+      });
+    }
+  }
+}
+
 TEST(AddRmsNorm, EqualsItsParts) {
   const int64_t rows = 7, cols = 130;
   for (const DType type : {DType::f32, DType::bf16}) {

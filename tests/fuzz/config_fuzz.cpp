@@ -17,7 +17,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const ModelConfig config =
         parse_config(std::string(reinterpret_cast<const char*>(data), size), "input");
     if (config.layers < 1 || config.hidden < 1 || config.vocab < 1) std::abort();
-    for (int64_t i = 0; i < config.layers; ++i) config.is_moe_layer(i);
+    for (int64_t i = 0; i < config.layers; ++i) {
+      config.is_moe_layer(i);
+      if (config.window(i) < 0 || config.window(i) >= config.max_positions) std::abort();
+    }
     for (const double frequency : rope_frequencies(config.rope)) {
       if (!std::isfinite(frequency)) std::abort();
     }

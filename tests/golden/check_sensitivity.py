@@ -14,7 +14,8 @@ from functools import partial
 import safetensors.torch
 import torch
 import transformers
-from generate import CASES, HERE, load
+from cases import CASES
+from generate import HERE, load
 
 TOLERANCE = 1e-4  # of max|logit|, for an engine that computes in float32
 
@@ -79,7 +80,12 @@ def router(model, **changes):
     """
     config = model.config
     sigmoid = config.model_type == "deepseek_v3"
-    grouped = sigmoid or config.topk_method == "group_limited_greedy"
+    grouped = sigmoid or getattr(config, "topk_method", "greedy") == "group_limited_greedy"
+    normalise = {
+        "deepseek_v3": getattr(config, "norm_topk_prob", False),
+        "qwen3_moe": getattr(config, "norm_topk_prob", False),
+        "mixtral": True,
+    }
     rule = {
         "score": "sigmoid" if sigmoid else "softmax",
         "bias_in_choice": True,
@@ -87,8 +93,9 @@ def router(model, **changes):
         "groups": config.n_group if grouped else 1,
         "best_of_group": 2 if sigmoid else 1,
         "mask": float("-inf") if sigmoid else 0.0,
-        "normalise": sigmoid and config.norm_topk_prob,
-        "scale": config.routed_scaling_factor,
+        "normalise": normalise.get(config.model_type, False),
+        "scale": getattr(config, "routed_scaling_factor", 1.0),
+        "top_k": config.num_experts_per_tok,
     } | changes
 
     def forward(gate, x):
@@ -102,7 +109,7 @@ def router(model, **changes):
             value = parts.sort(-1).values[..., -rule["best_of_group"] :].sum(-1)
             cut = value.sort(-1).values[:, -config.topk_group].unsqueeze(-1)
             choice = torch.where((value >= cut).unsqueeze(-1), parts, rule["mask"]).flatten(1)
-        experts = choice.sort(-1, descending=True).indices[:, : config.num_experts_per_tok]
+        experts = choice.sort(-1, descending=True).indices[:, : rule["top_k"]]
         weight = (score + bias if rule["bias_in_weight"] else score).gather(-1, experts)
         if rule["normalise"]:
             weight = weight / (weight.sum(-1, keepdim=True) + 1e-20)
@@ -122,6 +129,48 @@ def scale_shared_experts(model):
     for name, tensor in model.state_dict().items():
         if name.endswith("shared_experts.down_proj.weight"):
             tensor.mul_(model.config.routed_scaling_factor)
+
+
+def window(model, size, sliding=None):
+    """Another window, or none; where layers have types, in the layers that `sliding` lists."""
+    config = model.config
+    config.sliding_window = size
+    if getattr(config, "layer_types", None) is None:
+        return
+    if sliding is not None:
+        types = ("full_attention", "sliding_attention")
+        config.layer_types = [types[i in sliding] for i in range(config.num_hidden_layers)]
+    if size is None:
+        config.layer_types = ["full_attention"] * config.num_hidden_layers
+    model.model.has_sliding_layers = "sliding_attention" in config.layer_types
+
+
+def no_head_norm(model, name):
+    for layer in model.model.layers:
+        setattr(layer.self_attn, name, torch.nn.Identity())
+
+
+class NormOfAllHeads(torch.nn.Module):
+    """One norm over the heads of a token together."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x):  # [batch, tokens, heads, dim]
+        mean = x.pow(2).mean((-2, -1), keepdim=True)
+        return x * torch.rsqrt(mean + self.norm.variance_epsilon) * self.norm.weight
+
+
+def norm_heads_together(model):
+    for layer in model.model.layers:
+        layer.self_attn.q_norm = NormOfAllHeads(layer.self_attn.q_norm)
+
+
+def swap_head_norms(model):
+    for layer in model.model.layers:
+        attention = layer.self_attn
+        attention.q_norm, attention.k_norm = attention.k_norm, attention.q_norm
 
 
 LATENT_NORMS = ("q_a_layernorm", "kv_a_layernorm")
@@ -148,6 +197,77 @@ MISTAKES = {
         ("no up bias", partial(drop, suffix="up_proj.bias")),
         ("no down bias", partial(drop, suffix="down_proj.bias")),
         ("rope without scaling", partial(rope, rope_type="default")),
+    ],
+    "llama_dynamic": [
+        ("rope without scaling", partial(rope, rope_type="default")),
+        ("rope scaled linearly", partial(rope, rope_type="linear")),
+        ("factor 2", partial(rope, factor=2.0)),
+    ],
+    "llama_longrope": [
+        ("rope without scaling", partial(rope, rope_type="default")),
+        ("short factors for all", partial(rope, long_factor=[1.0, 1.05, 1.2, 1.3])),
+        ("long factors for all", partial(rope, short_factor=[1.0, 1.5, 2.5, 3.0])),
+        ("rope attention factor 1", partial(rope, attention_factor=1.0)),
+    ],
+    "mistral_window": [
+        ("no window", partial(window, size=None)),
+        ("window without the query", partial(window, size=6)),
+        ("window one too small", partial(window, size=4)),
+        ("softmax scale by hidden/heads", partial(softmax_scale, factor=(12 / 11) ** 0.5)),
+        ("kv head i mod kv_heads", kv_head_by_remainder),
+    ],
+    "mistral_full": [
+        ("a window", partial(window, size=8)),
+        ("rope theta 5000", partial(rope, rope_theta=5000.0)),
+    ],
+    "mixtral_window": [
+        ("no window", partial(window, size=None)),
+        ("window without the query", partial(window, size=7)),
+        ("weights not normalised", partial(router, normalise=False)),
+        ("sigmoid router", partial(router, score="sigmoid")),
+        ("one expert", partial(router, top_k=1)),
+        ("w1 and w3 swapped", swap_gate_and_up),
+    ],
+    "qwen2_window": [
+        ("no q bias", partial(drop, suffix="q_proj.bias")),
+        ("no k bias", partial(drop, suffix="k_proj.bias")),
+        ("no v bias", partial(drop, suffix="v_proj.bias")),
+        ("no window", partial(window, size=None)),
+        ("window in all layers", partial(window, size=6, sliding=(0, 1, 2))),
+        ("window in the layers below", partial(window, size=6, sliding=(0, 1))),
+        ("window without the query", partial(window, size=7)),
+    ],
+    "qwen2_yarn": [
+        ("rope without scaling", partial(rope, rope_type="default")),
+        ("rope scaled linearly", partial(rope, rope_type="linear")),
+        ("rope attention factor 1", partial(rope, attention_factor=1.0)),
+        ("the window is used", partial(window, size=8, sliding=(1,))),
+    ],
+    "qwen3_norms": [
+        ("no q norm", partial(no_head_norm, name="q_norm")),
+        ("no k norm", partial(no_head_norm, name="k_norm")),
+        ("head norms with 1e-6", partial(epsilon, names=("q_norm", "k_norm"), value=1e-6)),
+        ("one norm for all heads", norm_heads_together),
+        ("q and k norms swapped", swap_head_norms),
+        ("softmax scale by hidden/heads", partial(softmax_scale, factor=(14 / 11) ** 0.5)),
+    ],
+    "qwen3_layer_types": [
+        ("no window", partial(window, size=None)),
+        ("window in the other layer", partial(window, size=4, sliding=(1,))),
+        ("window by max_window_layers", partial(window, size=4, sliding=())),
+        ("no k bias", partial(drop, suffix="k_proj.bias")),
+        ("no o bias", partial(drop, suffix="o_proj.bias")),
+    ],
+    "qwen3_moe_sparse": [
+        ("weights not normalised", partial(router, normalise=False)),
+        ("sigmoid router", partial(router, score="sigmoid")),
+        ("two experts", partial(router, top_k=2)),
+        ("expert gate and up swapped", swap_gate_and_up),
+        ("no q norm", partial(no_head_norm, name="q_norm")),
+    ],
+    "qwen3_moe_window": [
+        ("weights normalised", partial(router, normalise=True)),
+        ("no window", partial(window, size=None)),
     ],
     "deepseek_v3_groups": [
         ("half-split rope", half_split),
@@ -217,7 +337,7 @@ def main() -> None:
             return worst
 
         right = [("transformers as it is", lambda model: None)]
-        if case.config["model_type"] != "llama":
+        if "num_experts_per_tok" in case.config:
             right.append(("our router, no mistake", router))
         for label, change in right:
             share = distance(change)

@@ -3,6 +3,7 @@
 // however many threads compute.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <memory>
@@ -26,8 +27,10 @@ struct Subject {
   int prompt_len;  // of the request under test
 };
 
-// The demo model is MLA and a mixture of experts; the tiny Llama is GQA, with no size that is a
-// multiple of a block of scales and a reduction of more than 128.
+// The tiny Qwens and Mixtral have windows in some layers or in all, far shorter than the prompt,
+// and heads of sizes that no vector divides. The demo model is MLA and a mixture of experts; the
+// tiny Llama is GQA, with no size that is a multiple of a block of scales and a reduction of more
+// than 128.
 constexpr Subject kSubjects[] = {
     {"demo_channel", "/models/octet-demo", "fp8_channel", "auto", 90},
     {"demo_block", "/models/octet-demo", "fp8_block", "auto", 90},
@@ -35,6 +38,11 @@ constexpr Subject kSubjects[] = {
     {"demo_channel_exact", "/models/octet-demo", "fp8_channel", "exact", 40},
     {"llama_block", "/tests/golden/llama_gqa_rope3", "fp8_block", "auto", 90},
     {"llama_channel", "/tests/golden/llama_gqa_rope3", "fp8_channel", "auto", 90},
+    {"mixtral_block", "/tests/golden/mixtral_window", "fp8_block", "auto", 40},
+    {"qwen2_channel", "/tests/golden/qwen2_window", "fp8_channel", "auto", 40},
+    {"qwen3_channel", "/tests/golden/qwen3_layer_types", "fp8_channel", "auto", 40},
+    {"qwen3_moe_exact", "/tests/golden/qwen3_moe_window", "fp8_channel", "exact", 40},
+    {"deepseek_yarn", "/tests/golden/deepseek_v2_greedy", "fp8_block", "auto", 40},
     {"llama_channel_exact", "/tests/golden/llama_gqa_rope3", "fp8_channel", "exact", 90},
 };
 
@@ -48,7 +56,7 @@ struct Outcome {
 
 class Bits : public ::testing::TestWithParam<Subject> {
  protected:
-  static constexpr int kOutput = 12, kTop = 5;
+  static constexpr int kOutput = 12, kTop = 5, kMaxTokens = 160;
 
   Bits() : backend_(make_backend(2)), model_(load(*backend_)) {}
 
@@ -60,8 +68,9 @@ class Bits : public ::testing::TestWithParam<Subject> {
     const std::string folder = kRoot + GetParam().folder;
     model::LoadOptions options{.compute = model::Compute::fp8,
                                .online = scheme_named(GetParam().scheme).format};
-    return model::load_model(model::read_config(folder),
-                             std::make_shared<model::Checkpoint>(folder), backend, options);
+    model::ModelConfig config = model::read_config(folder);
+    config.max_positions = std::max<int64_t>(config.max_positions, kMaxTokens);
+    return model::load_model(config, std::make_shared<model::Checkpoint>(folder), backend, options);
   }
 
   std::vector<int32_t> prompt(uint64_t seed, int length) const {
@@ -77,7 +86,7 @@ class Bits : public ::testing::TestWithParam<Subject> {
 
   static engine::EngineOptions options() {
     engine::EngineOptions options;
-    options.max_model_len = 160;
+    options.max_model_len = kMaxTokens;
     options.max_num_seqs = 8;
     options.max_num_batched_tokens = 128;
     options.max_logprobs = kTop;
@@ -127,7 +136,7 @@ class Bits : public ::testing::TestWithParam<Subject> {
   // All logits of the request's prompt and of a few decoded tokens.
   std::vector<uint8_t> logits_of(ops::Backend& backend, const model::Model& model, int64_t chunk,
                                  std::optional<uint8_t> poison) const {
-    engine::Session session(model, backend, {.max_tokens = 160, .chunk = chunk});
+    engine::Session session(model, backend, {.max_tokens = kMaxTokens, .chunk = chunk});
     if (poison) session.kv().poison(backend, *poison);
     std::vector<uint8_t> bytes;
     const auto keep = [&](const Tensor& logits) {

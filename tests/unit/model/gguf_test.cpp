@@ -311,7 +311,8 @@ TEST_P(GgufModel, HasTheSameConfiguration) {
   EXPECT_EQ(a.heads, b.heads);
   EXPECT_EQ(a.kv_heads, b.kv_heads);
   EXPECT_EQ(a.head_dim, b.head_dim);
-  EXPECT_EQ(a.bias, b.bias);
+  EXPECT_EQ(a.qkv_bias, b.qkv_bias);
+  EXPECT_EQ(a.o_bias, b.o_bias);
   EXPECT_EQ(std::get<DenseFfn>(found.ffn).intermediate,
             std::get<DenseFfn>(wanted.ffn).intermediate);
   EXPECT_EQ(std::get<DenseFfn>(found.ffn).bias, std::get<DenseFfn>(wanted.ffn).bias);

@@ -78,6 +78,25 @@ TEST(RandomWeights, Fp8WeightsTimesScalesHaveTheSameMagnitude) {
   }
 }
 
+// Whatever a family calls its linears: all of them in FP8, and its routers and head not.
+TEST(RandomWeights, EveryFamilyInFp8) {
+  for (const char* name : {"mixtral_window", "qwen3_moe_sparse", "deepseek_v3_groups"}) {
+    SCOPED_TRACE(name);
+    const ModelConfig config =
+        with_scheme(read_config(test::source("tests/golden") / name),
+                    {.weight = QuantFormat{Fp8::e4m3, grids::block128, ScaleType::f32},
+                     .input = QuantFormat{Fp8::e4m3, grids::group128, ScaleType::f32}});
+    HostBackend backend;
+    const auto model =
+        load_model(config, std::make_shared<RandomWeights>(config), backend, {.max_positions = 1});
+    for (const LinearUse& use : model->linears()) {
+      const Role role = use.linear->role;
+      const bool high = role == Role::router || role == Role::lm_head;
+      EXPECT_EQ(static_cast<bool>(use.linear->quant), !high) << use.linear->name;
+    }
+  }
+}
+
 TEST(RandomWeights, SeedAndNameDecide) {
   const auto first = [](uint64_t seed, const char* name) {
     const RandomWeights source(demo(), {.seed = seed});
