@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import shutil
 import tempfile
 import unittest
 
@@ -67,6 +68,37 @@ class Families(unittest.TestCase):
         self.assertEqual(code, 0, log)
         for completion in json.loads(out):
             self.assertEqual(completion["token_ids"], whole)
+
+    def test_each_family_serves_in_fp8(self):
+        """The shapes of the golden cases with random weights and the demo model's tokenizer."""
+        demo = pathlib.Path(harness.MODEL)
+        vocab = json.loads((demo / "config.json").read_text())["vocab_size"]
+        for name in ("mistral_window", "mixtral_window", "qwen2_window", "qwen3_norms",
+                     "qwen3_moe_window", "llama_dynamic"):
+            with self.subTest(name):
+                folder = pathlib.Path(self.folder.name, f"serve_{name}")
+                folder.mkdir()
+                config = json.loads((self.golden(name) / "config.json").read_text())
+                config |= {"vocab_size": vocab, "max_position_embeddings": 128}
+                (folder / "config.json").write_text(json.dumps(config))
+                for file in ("tokenizer.json", "tokenizer_config.json"):
+                    shutil.copy(demo / file, folder)
+                server = harness.Server("--random-weights", "--scheme", "fp8_block", model=str(folder))
+                try:
+                    answers = [self.complete(server) for _ in range(2)]
+                    self.assertEqual(answers[0], answers[1])  # the second hits the prefix
+                    self.assertEqual(answers[0]["usage"]["completion_tokens"], 12)
+                finally:
+                    server.close()
+
+    def complete(self, server):
+        status, _, body = server.request("POST", "/v1/completions", {
+            "prompt": "def add(a, b):\n    return a + b\n" * 3, "max_tokens": 12, "temperature": 0,
+            "ignore_eos": True, "logprobs": 1})
+        self.assertEqual(status, 200, body)
+        answer = json.loads(body)
+        answer["usage"].pop("prompt_tokens_details", None)
+        return {"choices": answer["choices"], "usage": answer["usage"]}
 
     def test_inspect_says_how_positions_and_windows_are(self):
         self.assertIn("RoPE default, base 10000; a window of 4096 tokens in 32 of 32 layers",
