@@ -32,6 +32,27 @@ ROPES = {
     "yarn-no-mscale-no-truncate": (128, 1000000.0, 131072, YARN_40 | {"factor": 4.0, "truncate": False}, None),
     "yarn-attention-factor": (128, 1000000.0, 131072, YARN_40 | {"factor": 4.0, "attention_factor": 1.25}, None),
 }
+# As the model cards of Qwen2.5 and Qwen3 tell users to put it on.
+ROPES["qwen-yarn"] = (
+    128,
+    1000000.0,
+    32768,
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
+    None,
+)
+# Phi-3's way: no factor, which then follows from the two lengths.
+ROPES["longrope-no-factor"] = (
+    8,
+    10000.0,
+    131072,
+    {
+        "rope_type": "longrope",
+        "original_max_position_embeddings": 4096,
+        "short_factor": [1.0, 1.1, 1.2, 1.5],
+        "long_factor": [1.1, 2.0, 10.0, 30.0],
+    },
+    131072,
+)
 for _length in (4096, 4097):  # the last length on the short factors, the first on the long ones
     ROPES[f"longrope-at-{_length}"] = (
         16,

@@ -151,7 +151,7 @@ TEST(Rope, Goldens) {
     }
     ++compared;
   }
-  EXPECT_GE(compared, 13);
+  EXPECT_GE(compared, 15);
 }
 
 Json longrope() {
