@@ -108,6 +108,9 @@ class Bench {
     context_.stream = stream_;
     context_.workspace = {pool_.workspace.data, pool_.workspace.bytes};
     gemm_ = std::make_unique<GemmLibrary>(stream_);
+    check(cudaMalloc(&counters_.data, 2 * sizeof(int) * LaunchCounters::kPairs), "cudaMalloc");
+    check(cudaMemset(counters_.data, 0, 2 * sizeof(int) * LaunchCounters::kPairs), "cudaMemset");
+    context_.counters = &counters_;
     context_.gemm = gemm_.get();
     for (const auto rows : {thin_rows(), wgmma_rows(), cublaslt_rows(), generic_rows()}) {
       for (const LinearRow& row : rows) {
@@ -348,8 +351,11 @@ class Bench {
           for (const int split : {1, 2, 4, 8}) {
             const int64_t x_bytes = m * shape.k / split;
             if (x_bytes > 131072 || (split > 1 && x_bytes * 2 < 16384)) continue;
-            ThinTuning tuning{warps, kib * 8 / warps / 16, split, blocks,
-                              thin_variant(warps, columns)};
+            const ThinTuning tuning{.warps = warps,
+                                    .stages = kib * 8 / warps / 16,
+                                    .split = split,
+                                    .blocks_per_sm = blocks,
+                                    .kernel = thin_variant(warps, columns)};
             if (tuning.stages < 2) continue;
             char name[64];
             std::snprintf(name, sizeof name, "w%d b%d %dK s%d", warps, blocks, kib, split);
@@ -509,6 +515,7 @@ class Bench {
 
   Options options_;
   KernelContext context_;
+  LaunchCounters counters_;
   Pool pool_;
   std::unique_ptr<GemmLibrary> gemm_;
   const LinearRow* row_ = nullptr;

@@ -49,6 +49,7 @@ std::unique_ptr<ops::Backend> open_cuda(const CudaRequest& request) {
   return std::make_unique<cuda::CudaBackend>(
       cuda::CudaOptions{.device = cuda::parse_device_index(request.device),
                         .deterministic = request.deterministic,
+                        .fast_accumulation = request.fast_accumulation,
                         .graphs = request.graphs,
                         .pins = request.pins});
 }

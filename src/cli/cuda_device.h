@@ -14,7 +14,7 @@ namespace octet::cli {
 
 struct CudaRequest {
   std::string device;  // "cuda" or "cuda:N"
-  bool deterministic = false;
+  bool deterministic = false, fast_accumulation = false;
   bool graphs = true;
   std::map<std::string, std::string> pins;
 };

@@ -172,12 +172,15 @@ void add_backend_rows(OptionTable& table, BackendOptions& options) {
   table.add("--kernels", &options.kernels,
             "the set of CPU kernels; exact is the bit-stable reference",
             {.choices = {"auto", "exact", "portable", "avx2", "avx512"}});
-  table.add("--kernel", &options.pins, "pin one operation to a kernel: linear=NAME (repeatable)",
+  table.add("--kernel", &options.pins,
+            "run an operation by this kernel wherever it can: linear=NAME (repeatable)",
             {.metavar = "OP=NAME"});
   table.add("--enforce-eager", &options.enforce_eager,
             "on a GPU: launch every kernel instead of replaying CUDA graphs");
   table.add("--deterministic", &options.deterministic,
             "on a GPU: a sequence's bits do not depend on its batch; a CPU is always so");
+  table.add("--fast-accumulation", &options.fast_accumulation,
+            "on a GPU: prefill's FP8 sums keep 14 bits, but for down projections; faster, coarser");
 }
 
 void add_memory_row(OptionTable& table, double* utilization) {
@@ -235,6 +238,7 @@ std::unique_ptr<ops::Backend> open_backend(const BackendOptions& options) {
   if (options.device == "cuda" || options.device.starts_with("cuda:")) {
     return open_cuda({.device = options.device,
                       .deterministic = options.deterministic,
+                      .fast_accumulation = options.fast_accumulation,
                       .graphs = !options.enforce_eager,
                       .pins = std::move(pins)});
   }

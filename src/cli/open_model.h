@@ -21,7 +21,7 @@ struct BackendOptions {
   std::string kernels = "auto";
   std::vector<std::string> pins;  // "op=name"
   // Of a GPU alone: a CPU has no graphs and is deterministic always.
-  bool enforce_eager = false, deterministic = false;
+  bool enforce_eager = false, deterministic = false, fast_accumulation = false;
 
   bool on_cpu() const { return device == "cpu"; }
 };

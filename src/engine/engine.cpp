@@ -64,6 +64,7 @@ Engine::Engine(const model::Model& model, ops::Backend& backend, const EngineOpt
   ledger_.kv_tokens = blocks * options.block_tokens;
   runner_ = std::make_unique<Runner>(model, backend, *kv_, limits, options.max_logprobs,
                                      device.launch_depth);
+  runner_->prepare();
   published_ = scheduler_->stats();
   last_step_ = std::chrono::steady_clock::now();
   thread_ = std::thread([this] { loop(); });

@@ -113,7 +113,12 @@ void Runner::launch(const sched::StepPlan& plan, SamplingOf sampling) {
     samples.push_back(sample_row(how, slice));
   }
 
-  const std::optional<StepBucket> bucket = this->bucket(plan, top);
+  enqueue(slot, parts, samples, bucket(plan, top), top);
+}
+
+void Runner::enqueue(InFlight& slot, std::span<const SequenceTokens> parts,
+                     std::span<const ops::SampleRow> samples,
+                     const std::optional<StepBucket>& bucket, int32_t top) {
   const StepInputs& inputs = bucket
                                  ? batch_.build(parts, samples, {bucket->rows, bucket->max_context})
                                  : batch_.build(parts, samples);
@@ -138,6 +143,21 @@ void Runner::launch(const sched::StepPlan& plan, SamplingOf sampling) {
   slot.point = backend_.record();
   next_slot_ = (next_slot_ + 1) % slots_.size();
   in_flight_.push_back(&slot);
+}
+
+void Runner::prepare() {
+  if (!backend_.info().graphs) return;
+  // One sequence of one token; the other rows are padding. It writes to a block that is nobody's.
+  const std::vector<int32_t> token{0}, block{0};
+  const SequenceTokens part{.tokens = token, .blocks = block, .logits = Wanted::last};
+  const ops::SampleRow greedy{};
+  for (const StepBucket& bucket : usual_buckets(limits_)) {
+    for (int time = 0; time < 2; ++time) {
+      enqueue(slots_[next_slot_], {&part, 1}, {&greedy, 1}, bucket, 0);
+      backend_.wait(in_flight_.front()->point);
+      in_flight_.pop_front();
+    }
+  }
 }
 
 StepOutput Runner::wait() {

@@ -52,6 +52,11 @@ class Runner {
   Runner(const model::Model& model, ops::Backend& backend, const model::KvStore& kv,
          const StepLimits& limits, int32_t max_logprobs, int depth);
 
+  // On a backend with graphs: runs the usual decode steps (step_bucket.h) twice each, so that they
+  // are captured, and what they take of memory is taken, before the first request. Before the first
+  // launch; Fault if the device failed.
+  void prepare();
+
   using SamplingOf = FunctionRef<const Sampling&(sched::SeqId)>;
 
   // Enqueues a step. Steps are waited for in the order of their launch.
@@ -72,6 +77,9 @@ class Runner {
     std::vector<int32_t> logprobs;    // by slice
   };
 
+  void enqueue(InFlight& slot, std::span<const SequenceTokens> parts,
+               std::span<const ops::SampleRow> samples, const std::optional<StepBucket>& bucket,
+               int32_t top);
   int32_t row_of(const sched::DeviceToken& token) const;
   // The bucket of a pure decode step, where steps are replayed; else nothing.
   std::optional<StepBucket> bucket(const sched::StepPlan& plan, int32_t top) const;

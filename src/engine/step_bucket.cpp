@@ -34,4 +34,20 @@ StepBucket bucket_of(int64_t rows, int64_t context, int32_t top, const StepLimit
           .top = top == 0 ? 0 : std::min(static_cast<int32_t>(next_power(top)), most_top)};
 }
 
+std::vector<StepBucket> usual_buckets(const StepLimits& limits) {
+  const int64_t most_context = limits.blocks_per_sequence * limits.block_tokens;
+  const int64_t most_rows = std::min({limits.rows, limits.sequences, limits.logits_rows});
+  std::vector<StepBucket> buckets;
+  for (int64_t context = 1;;) {
+    for (int64_t rows = 1;;) {
+      if (buckets.size() == kMostUsualBuckets) return buckets;
+      buckets.push_back(bucket_of(rows, context, 0, limits, 0));
+      rows = buckets.back().rows + 1;
+      if (rows > most_rows) break;
+    }
+    context = buckets.back().max_context + 1;
+    if (context > most_context) return buckets;
+  }
+}
+
 }  // namespace octet::engine

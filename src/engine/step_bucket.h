@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "engine/batch_memory.h"
 
@@ -22,5 +23,10 @@ struct StepBucket {
 // in the cache. It stays within `limits` and `most_top`, as the step does.
 StepBucket bucket_of(int64_t rows, int64_t context, int32_t top, const StepLimits& limits,
                      int32_t most_top);
+
+// The buckets of steps that report no log-probabilities, the shortest contexts first; no more than
+// kMostUsualBuckets, since each takes a GPU some 50 ms and 2 MiB.
+inline constexpr size_t kMostUsualBuckets = 64;
+std::vector<StepBucket> usual_buckets(const StepLimits& limits);
 
 }  // namespace octet::engine

@@ -95,18 +95,18 @@ Tensor Decoder::forward(const Exec& exec, const LayerObserver& observer) const {
   attention.fp8 = fp8_attention_;
   const LayerContext context{exec, activation_, rope_.table, attention};
 
-  // The residual stream, and what the layer before wants added to it.
-  const Tensor residual = arena.take(activation_, {batch.rows, config_.hidden});
-  const Tensor delta = arena.take(activation_, {batch.rows, config_.hidden});
-  ops.embed(weights_.embedding, batch.tokens, residual);
+  const auto hidden = [&] { return arena.take(activation_, {batch.rows, config_.hidden}); };
+  Stream stream{.sum = hidden(), .delta = {}, .spare = hidden()};
+  const Tensor delta = hidden();
+  ops.embed(weights_.embedding, batch.tokens, stream.sum);
   const auto observe = [&](size_t layer) {
     if (!observer) return;
-    Tensor seen = residual;
+    Tensor seen = stream.sum;
     Buffer host;
-    if (residual.device.kind != DeviceKind::cpu) {
-      host = ops.alloc_host(static_cast<size_t>(residual.bytes()), "what enters a layer");
-      seen = host.tensor(residual.type, residual.shape);
-      ops.copy(residual, seen);
+    if (seen.device.kind != DeviceKind::cpu) {
+      host = ops.alloc_host(static_cast<size_t>(seen.bytes()), "what enters a layer");
+      seen = host.tensor(seen.type, seen.shape);
+      ops.copy(stream.sum, seen);
     }
     ops.sync();
     observer(static_cast<int64_t>(layer), seen);
@@ -114,32 +114,21 @@ Tensor Decoder::forward(const Exec& exec, const LayerObserver& observer) const {
 
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
     const DecoderLayer& layer = weights_.layers[i];
-    const Arena::Scope scratch(arena);
-    const ops::Activation attention_input =
-        take_activation(context, batch.rows, config_.hidden, input_consumers(layer.attention));
-    if (i == 0) {
-      ops.rms_norm(residual, layer.attention_norm, attention_input);
-    } else {
-      ops.add_rms_norm(residual, delta, layer.attention_norm, attention_input);
-    }
-    observe(i);
-    run_attention(context, layer.attention, static_cast<int64_t>(i), attention_input, delta);
-
-    const ops::Activation ffn_input =
-        take_activation(context, batch.rows, config_.hidden, input_consumers(layer.ffn));
-    ops.add_rms_norm(residual, delta, layer.ffn_norm, ffn_input);
-    run_ffn(context, layer.ffn, ffn_input, delta);
+    run_attention(context, layer.attention, static_cast<int64_t>(i), layer.attention_norm, stream,
+                  delta);
+    observe(i);  // what attention adds is not in the sum yet
+    run_ffn(context, layer.ffn, layer.ffn_norm, stream, delta);
   }
   if (!batch.logits_rows) return {};
 
   // Only the rows whose logits are wanted go through the last norm and the head.
-  ops.add(residual, delta, residual);
+  ops.add(stream.sum, delta, stream.sum);
   observe(weights_.layers.size());
   const int64_t wanted = batch.logits_rows.count();
   const Tensor logits = arena.take(DType::f32, {wanted, config_.vocab});
   const Arena::Scope scratch(arena);
   const Tensor rows = arena.take(activation_, {wanted, config_.hidden});
-  ops.gather_rows(residual, batch.logits_rows, rows);
+  ops.gather_rows(stream.sum, batch.logits_rows, rows);
   const Tensor normed = arena.take(activation_, {wanted, config_.hidden});
   ops.rms_norm(rows, weights_.final_norm, normed);
   ops.head_linear(normed, weights_.head, logits);

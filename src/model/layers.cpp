@@ -1,6 +1,7 @@
 #include "model/layers.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace octet::model {
 namespace {
@@ -14,8 +15,39 @@ Tensor norm_heads(const LayerContext& c, const Tensor& x, const ops::NormWeight&
   return out;
 }
 
-void run_gqa(const LayerContext& c, const GqaLayer& layer, int64_t index, const ops::Activation& x,
-             const Tensor& out) {
+// An activation [rows, cols] for these consumers: quantized if one of them wants FP8 with scales
+// found at run time, and plain as well if one does not (or wants another format).
+ops::Activation take_activation(const LayerContext& c, int64_t rows, int64_t cols,
+                                std::span<const ops::Linear* const> consumers) {
+  std::optional<QuantFormat> format;
+  for (const ops::Linear* consumer : consumers) {
+    if (consumer->input && consumer->when == InputScale::dynamic) {
+      format = consumer->input;
+      break;
+    }
+  }
+  const bool all_quantized = std::ranges::all_of(consumers, [&](const ops::Linear* consumer) {
+    return format && consumer->when == InputScale::dynamic && consumer->input == format;
+  });
+  ops::Activation out;
+  if (!all_quantized) out.plain = c.exec.arena.take(c.activation, {rows, cols});
+  if (format) out.quant = c.exec.arena.take(*format, rows, cols);
+  return out;
+}
+
+// The linears of the stream's norm.
+void run_norm_linears(const LayerContext& c, const ops::NormWeight& norm, Stream& stream,
+                      std::span<const ops::Linear* const> weights,
+                      std::span<const Tensor> results) {
+  const ops::Activation normed = take_activation(c, stream.sum.rows(), stream.sum.cols(), weights);
+  const Tensor sum = c.exec.ops.norm_linear_group(stream.sum, stream.delta, stream.spare, norm,
+                                                  normed, weights, results);
+  if (sum.data != stream.sum.data) std::swap(stream.sum, stream.spare);
+  stream.delta = {};
+}
+
+void run_gqa(const LayerContext& c, const GqaLayer& layer, int64_t index,
+             const ops::NormWeight& norm, Stream& stream, const Tensor& out) {
   const auto& [ops, arena, kv, batch] = c.exec;
   const Gqa& shape = layer.shape;
   const int64_t heads = shape.heads, kv_heads = shape.kv_heads, dim = shape.head_dim;
@@ -26,7 +58,7 @@ void run_gqa(const LayerContext& c, const GqaLayer& layer, int64_t index, const 
   const Tensor results[] = {q.reshape({batch.rows, heads * dim}),
                             k.reshape({batch.rows, kv_heads * dim}),
                             v.reshape({batch.rows, kv_heads * dim})};
-  ops.linear_group(x, weights, results);
+  run_norm_linears(c, norm, stream, weights, results);
   if (shape.qk_norm) {
     q = norm_heads(c, q, layer.q_norm);
     k = norm_heads(c, k, layer.k_norm);
@@ -40,35 +72,35 @@ void run_gqa(const LayerContext& c, const GqaLayer& layer, int64_t index, const 
   ops.linear(mixed.reshape({batch.rows, heads * dim}), layer.o, out);
 }
 
-// q [T, heads, nope + rope] from x, through the low-rank pair if the model has one.
-void project_mla(const LayerContext& c, const MlaLayer& layer, const ops::Activation& x,
-                 const Tensor& q, const Tensor& kv_a) {
+// q [T, heads, nope + rope], through the low-rank pair if the model has one, and kv_a.
+void project_mla(const LayerContext& c, const MlaLayer& layer, const ops::NormWeight& norm,
+                 Stream& stream, const Tensor& q, const Tensor& kv_a) {
   const auto& [ops, arena, kv, batch] = c.exec;
   const Tensor q_rows = q.reshape({batch.rows, q.count() / batch.rows});
   if (layer.q) {
     const ops::Linear* const weights[] = {&layer.q, &layer.kv_a};
     const Tensor results[] = {q_rows, kv_a};
-    ops.linear_group(x, weights, results);
+    run_norm_linears(c, norm, stream, weights, results);
     return;
   }
   const Tensor q_a = arena.take(c.activation, {batch.rows, layer.shape.q_lora});
   const ops::Linear* const weights[] = {&layer.q_a, &layer.kv_a};
   const Tensor results[] = {q_a, kv_a};
-  ops.linear_group(x, weights, results);
+  run_norm_linears(c, norm, stream, weights, results);
   const ops::Linear* const consumers[] = {&layer.q_b};
   const ops::Activation normed = take_activation(c, batch.rows, layer.shape.q_lora, consumers);
   ops.rms_norm(q_a, layer.q_a_norm, normed);
   ops.linear(normed, layer.q_b, q_rows);
 }
 
-void run_mla(const LayerContext& c, const MlaLayer& layer, int64_t index, const ops::Activation& x,
-             const Tensor& out) {
+void run_mla(const LayerContext& c, const MlaLayer& layer, int64_t index,
+             const ops::NormWeight& norm, Stream& stream, const Tensor& out) {
   const auto& [ops, arena, kv, batch] = c.exec;
   const Mla& s = layer.shape;
   const int64_t rows = batch.rows;
   const Tensor q = arena.take(c.activation, {rows, s.heads, s.nope + s.rope});
   const Tensor kv_a = arena.take(c.activation, {rows, s.kv_lora + s.rope});
-  project_mla(c, layer, x, q, kv_a);
+  project_mla(c, layer, norm, stream, q, kv_a);
 
   // kv_a's columns: | latent, kv_lora | k_pe, rope |. Only the latent is normed.
   const Tensor latent = arena.take(c.activation, {rows, s.kv_lora});
@@ -88,23 +120,61 @@ void run_mla(const LayerContext& c, const MlaLayer& layer, int64_t index, const 
   ops.linear(mixed.reshape({rows, s.heads * s.v}), layer.o, out);
 }
 
-void run_gated_mlp(const LayerContext& c, const ops::GatedMlp& mlp, const ops::Activation& x,
-                   const Tensor& out) {
-  const auto& [ops, arena, kv, batch] = c.exec;
-  const Tensor gate = arena.take(c.activation, {batch.rows, mlp.gate.out});
-  const Tensor up = arena.take(c.activation, {batch.rows, mlp.up.out});
-  const ops::Linear* const weights[] = {&mlp.gate, &mlp.up};
-  const Tensor results[] = {gate, up};
-  ops.linear_group(x, weights, results);
+// down of silu(gate) * up.
+void run_down(const LayerContext& c, const ops::GatedMlp& mlp, const Tensor& gate, const Tensor& up,
+              const Tensor& out) {
   const ops::Linear* const consumers[] = {&mlp.down};
-  const ops::Activation hidden = take_activation(c, batch.rows, mlp.gate.out, consumers);
-  ops.silu_mul(gate, up, hidden);
-  ops.linear(hidden, mlp.down, out);
+  const ops::Activation hidden = take_activation(c, gate.rows(), mlp.gate.out, consumers);
+  c.exec.ops.silu_mul(gate, up, hidden);
+  c.exec.ops.linear(hidden, mlp.down, out);
 }
 
-void run_moe(const LayerContext& c, const MoeLayer& layer, const ops::Activation& x,
-             const Tensor& out) {
+void run_dense(const LayerContext& c, const ops::GatedMlp& mlp, const ops::NormWeight& norm,
+               Stream& stream, const Tensor& out) {
+  const Tensor gate = c.exec.arena.take(c.activation, {stream.sum.rows(), mlp.gate.out});
+  const Tensor up = c.exec.arena.take(c.activation, {stream.sum.rows(), mlp.up.out});
+  const ops::Linear* const weights[] = {&mlp.gate, &mlp.up};
+  const Tensor results[] = {gate, up};
+  run_norm_linears(c, norm, stream, weights, results);
+  run_down(c, mlp, gate, up, out);
+}
+
+// The experts that every token goes to.
+void run_shared(const LayerContext& c, const ops::GatedMlp& mlp, const ops::Activation& x,
+                const Tensor& out) {
+  const Tensor gate = c.exec.arena.take(c.activation, {x.rows(), mlp.gate.out});
+  const Tensor up = c.exec.arena.take(c.activation, {x.rows(), mlp.up.out});
+  const ops::Linear* const weights[] = {&mlp.gate, &mlp.up};
+  const Tensor results[] = {gate, up};
+  c.exec.ops.linear_group(x, weights, results);
+  run_down(c, mlp, gate, up, out);
+}
+
+// Router, experts and shared experts: all that read the input of a mixture.
+std::vector<const ops::Linear*> input_consumers(const MoeLayer& layer) {
+  std::vector<const ops::Linear*> consumers{&layer.router};
+  for (const ops::GatedMlp& expert : layer.experts) {
+    consumers.push_back(&expert.gate);
+    consumers.push_back(&expert.up);
+  }
+  if (layer.shared) {
+    consumers.push_back(&layer.shared->gate);
+    consumers.push_back(&layer.shared->up);
+  }
+  return consumers;
+}
+
+void run_moe(const LayerContext& c, const MoeLayer& layer, const ops::NormWeight& norm,
+             Stream& stream, const Tensor& out) {
   const auto& [ops, arena, kv, batch] = c.exec;
+  const ops::Activation x =
+      take_activation(c, batch.rows, stream.sum.cols(), input_consumers(layer));
+  if (stream.delta) {
+    ops.add_rms_norm(stream.sum, stream.delta, norm, x);
+  } else {
+    ops.rms_norm(stream.sum, norm, x);
+  }
+  stream.delta = {};
   const Tensor logits = arena.take(DType::f32, {batch.rows, layer.spec.experts});
   ops.linear(x, layer.router, logits);
   const ops::Routing routing{arena.take(DType::i32, {batch.rows, layer.spec.top_k}),
@@ -113,69 +183,32 @@ void run_moe(const LayerContext& c, const MoeLayer& layer, const ops::Activation
   ops.moe_experts(x, routing, layer.experts, out);
   if (!layer.shared) return;
   const Tensor shared = arena.take(c.activation, {batch.rows, out.cols()});
-  run_gated_mlp(c, *layer.shared, x, shared);
+  run_shared(c, *layer.shared, x, shared);
   ops.add(out, shared, out);
 }
 
 }  // namespace
 
-ops::Activation take_activation(const LayerContext& c, int64_t rows, int64_t cols,
-                                std::span<const ops::Linear* const> consumers) {
-  std::optional<QuantFormat> format;
-  for (const ops::Linear* consumer : consumers) {
-    if (consumer->input && consumer->when == InputScale::dynamic) {
-      format = consumer->input;
-      break;
-    }
-  }
-  const bool all_quantized = std::ranges::all_of(consumers, [&](const ops::Linear* consumer) {
-    return format && consumer->when == InputScale::dynamic && consumer->input == format;
-  });
-  ops::Activation out;
-  if (!all_quantized) out.plain = c.exec.arena.take(c.activation, {rows, cols});
-  if (format) out.quant = c.exec.arena.take(*format, rows, cols);
-  return out;
-}
-
-std::vector<const ops::Linear*> input_consumers(const std::variant<GqaLayer, MlaLayer>& attention) {
-  if (const auto* gqa = std::get_if<GqaLayer>(&attention)) return {&gqa->q, &gqa->k, &gqa->v};
-  const auto& mla = std::get<MlaLayer>(attention);
-  return {mla.q ? &mla.q : &mla.q_a, &mla.kv_a};
-}
-
-std::vector<const ops::Linear*> input_consumers(const std::variant<ops::GatedMlp, MoeLayer>& ffn) {
-  if (const auto* dense = std::get_if<ops::GatedMlp>(&ffn)) return {&dense->gate, &dense->up};
-  const auto& moe = std::get<MoeLayer>(ffn);
-  std::vector<const ops::Linear*> consumers{&moe.router};
-  for (const ops::GatedMlp& expert : moe.experts) {
-    consumers.push_back(&expert.gate);
-    consumers.push_back(&expert.up);
-  }
-  if (moe.shared) {
-    consumers.push_back(&moe.shared->gate);
-    consumers.push_back(&moe.shared->up);
-  }
-  return consumers;
-}
-
 void run_attention(const LayerContext& c, const std::variant<GqaLayer, MlaLayer>& layer,
-                   int64_t index, const ops::Activation& x, const Tensor& out) {
+                   int64_t index, const ops::NormWeight& norm, Stream& stream, const Tensor& out) {
   const Arena::Scope scratch(c.exec.arena);
   if (const auto* gqa = std::get_if<GqaLayer>(&layer)) {
-    run_gqa(c, *gqa, index, x, out);
+    run_gqa(c, *gqa, index, norm, stream, out);
   } else {
-    run_mla(c, std::get<MlaLayer>(layer), index, x, out);
+    run_mla(c, std::get<MlaLayer>(layer), index, norm, stream, out);
   }
+  stream.delta = out;
 }
 
 void run_ffn(const LayerContext& c, const std::variant<ops::GatedMlp, MoeLayer>& layer,
-             const ops::Activation& x, const Tensor& out) {
+             const ops::NormWeight& norm, Stream& stream, const Tensor& out) {
   const Arena::Scope scratch(c.exec.arena);
   if (const auto* dense = std::get_if<ops::GatedMlp>(&layer)) {
-    run_gated_mlp(c, *dense, x, out);
+    run_dense(c, *dense, norm, stream, out);
   } else {
-    run_moe(c, std::get<MoeLayer>(layer), x, out);
+    run_moe(c, std::get<MoeLayer>(layer), norm, stream, out);
   }
+  stream.delta = out;
 }
 
 }  // namespace octet::model

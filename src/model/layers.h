@@ -1,5 +1,5 @@
-// The layers that decoders are made of. Each function reads weights and a normed input, enqueues
-// its ops, and returns a tensor in the arena that the caller adds to the residual.
+// The layers that decoders are made of. Each function reads weights and the norm of the residual
+// stream, enqueues its ops, and gives what is to be added to the stream.
 #pragma once
 
 #include <optional>
@@ -46,19 +46,19 @@ struct LayerContext {
   ops::AttentionSpec attention;
 };
 
-// An activation [rows, cols] for these consumers: quantized if one of them wants FP8 with scales
-// found at run time, and plain as well if one does not (or wants another format).
-ops::Activation take_activation(const LayerContext& context, int64_t rows, int64_t cols,
-                                std::span<const ops::Linear* const> consumers);
+// The residual stream [T, hidden] between two layers.
+struct Stream {
+  Tensor sum;    // of what was added until now
+  Tensor delta;  // to be added before the next norm; absent before the first layer
+  Tensor spare;  // memory for the sum of the two, where they are not summed in place
+};
 
-// The linears that read the input of an attention layer or of an FFN, for take_activation.
-std::vector<const ops::Linear*> input_consumers(const std::variant<GqaLayer, MlaLayer>& attention);
-std::vector<const ops::Linear*> input_consumers(const std::variant<ops::GatedMlp, MoeLayer>& ffn);
-
-// out [T, hidden] receives the layer's result; scratch is given back to the arena.
+// The norm of the stream, delta added, goes through the layer; `out` [T, hidden], which may be
+// delta's memory, receives the result and is the stream's next delta. Scratch goes back to the
+// arena.
 void run_attention(const LayerContext& context, const std::variant<GqaLayer, MlaLayer>& layer,
-                   int64_t index, const ops::Activation& x, const Tensor& out);
+                   int64_t index, const ops::NormWeight& norm, Stream& stream, const Tensor& out);
 void run_ffn(const LayerContext& context, const std::variant<ops::GatedMlp, MoeLayer>& layer,
-             const ops::Activation& x, const Tensor& out);
+             const ops::NormWeight& norm, Stream& stream, const Tensor& out);
 
 }  // namespace octet::model

@@ -38,4 +38,16 @@ void Backend::linear_group(const Activation& x, std::span<const Linear* const> w
   for (size_t i = 0; i < ws.size(); ++i) linear(x, *ws[i], outs[i]);
 }
 
+Tensor Backend::norm_linear_group(const Tensor& residual, const Tensor& delta, const Tensor&,
+                                  const NormWeight& norm, const Activation& normed,
+                                  std::span<const Linear* const> ws, std::span<const Tensor> outs) {
+  if (delta) {
+    add_rms_norm(residual, delta, norm, normed);
+  } else {
+    rms_norm(residual, norm, normed);
+  }
+  linear_group(normed, ws, outs);
+  return residual;
+}
+
 }  // namespace octet::ops

@@ -22,21 +22,28 @@ namespace octet::ops {
 OpDesc describe(std::string op, const Linear& linear, int64_t m, DType activation);
 
 // The rows that can run `desc`; the others go to `rejected` with their reasons. `pin` is empty or
-// the name of the only row that may. Fault, with every reason, if there is none; `device` ("CUDA")
-// is for its text.
+// the name of the row that runs whatever it can: where it refuses, the others are asked, since a
+// kernel for few rows is no reason to do without prefill. Fault, with every reason, if there is
+// none; `device` ("CUDA") is for its text.
 template <typename Row, typename Caps>
 std::vector<const Row*> able_rows(std::string_view device, const std::vector<Row>& rows,
                                   const OpDesc& desc, const Caps& caps, const std::string& pin,
                                   std::vector<Rejected>& rejected) {
   std::vector<const Row*> able;
+  const Row* pinned = nullptr;
   for (const Row& row : rows) {
-    if (!pin.empty() && row.name != pin) {
-      rejected.push_back({std::string(row.name), "another kernel is pinned"});
-    } else if (auto reason = row.refuses(desc, caps)) {
+    if (auto reason = row.refuses(desc, caps)) {
       rejected.push_back({std::string(row.name), *reason});
     } else {
       able.push_back(&row);
+      if (row.name == pin) pinned = &row;
     }
+  }
+  if (pinned) {
+    for (const Row* row : able) {
+      if (row != pinned) rejected.push_back({std::string(row->name), "another kernel is pinned"});
+    }
+    return {pinned};
   }
   if (!able.empty()) return able;
   std::string text = fmt::format("no {} kernel runs {}", device, to_string(desc));

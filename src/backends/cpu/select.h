@@ -31,7 +31,7 @@ namespace octet::cpu {
 struct CpuOptions {
   int threads = 0;                          // 0 = one a physical core
   std::string kernels = "auto";             // auto | exact | portable | avx2 | avx512
-  std::map<std::string, std::string> pins;  // op -> name of the row that must run it
+  std::map<std::string, std::string> pins;  // op -> name of the row that runs what it can
 };
 
 // What this processor can do.
@@ -63,8 +63,8 @@ struct Picked {
   std::vector<ops::Rejected> rejected;
 };
 
-// The row that runs `desc`; `pin` is empty or the name of the only row that may. Fault, with the
-// reason of every row, if none can.
+// The row that runs `desc`; `pin` is empty or the name of the row that does if it can. Fault, with
+// the reason of every row, if none can.
 template <typename Row>
 Picked<Row> pick(const std::vector<Row>& rows, const ops::OpDesc& desc, const CpuCaps& caps,
                  const std::string& pin) {

@@ -49,6 +49,7 @@ CudaBackend::StreamOwner::~StreamOwner() {
 CudaBackend::CudaBackend(const CudaOptions& options) : options_(options) {
   context_.caps = open_device(options.device);
   context_.deterministic = options.deterministic;
+  context_.fast_accumulation = options.fast_accumulation;
   for (const auto& [op, kernel] : options.pins) {
     const auto& rows = op == "head_linear" ? head_rows() : linear_rows();
     const bool known = std::ranges::any_of(rows, [&](const auto& r) { return r.name == kernel; });
@@ -70,6 +71,11 @@ CudaBackend::CudaBackend(const CudaOptions& options) : options_(options) {
   info_.graphs = options.graphs;
   workspace_ = alloc(kWorkspaceBytes, "workspace");
   context_.workspace = {workspace_.data(), workspace_.bytes()};
+  const size_t counter_bytes = 2 * sizeof(int) * LaunchCounters::kPairs;
+  counter_memory_ = alloc(counter_bytes, "launch counters");
+  check(cudaMemset(counter_memory_.data(), 0, counter_bytes), "cudaMemset");
+  counters_.data = static_cast<int*>(counter_memory_.data());
+  context_.counters = &counters_;
   fault_ = alloc_host(sizeof(DeviceFault), "fault flag");
   context_.fault = static_cast<DeviceFault*>(fault_.data());
   *context_.fault = {};

@@ -52,6 +52,10 @@ class CudaBackend final : public ops::Backend {
   void linear(const ops::Activation& x, const ops::Linear& w, const Tensor& out) override;
   void linear_group(const ops::Activation& x, std::span<const ops::Linear* const> ws,
                     std::span<const Tensor> outs) override;
+  Tensor norm_linear_group(const Tensor& residual, const Tensor& delta, const Tensor& spare,
+                           const ops::NormWeight& norm, const ops::Activation& normed,
+                           std::span<const ops::Linear* const> ws,
+                           std::span<const Tensor> outs) override;
   void head_linear(const Tensor& x, const ops::Linear& w, const Tensor& out) override;
   void kv_write(const Tensor& k, const Tensor& v, const ops::GqaCache& cache,
                 const ops::Batch& batch) override;
@@ -86,13 +90,21 @@ class CudaBackend final : public ops::Backend {
     cudaStream_t stream = nullptr;
     ~StreamOwner();
   };
+  // The row that runs the first of some linears of one input, and how many go in its launch.
+  struct Launch {
+    const LinearRow* row;
+    size_t count;
+  };
+  Launch next_launch(int64_t rows, DType activation, std::span<const ops::Linear* const> ws,
+                     std::span<const Tensor> outs);
   const std::string& pin(const std::string& op) const;
   const LinearRow& row_for(const std::vector<LinearRow>& rows, const ops::OpDesc& desc);
 
   CudaOptions options_;
   KernelContext context_;
   StreamOwner stream_;
-  Buffer workspace_, fault_;
+  Buffer workspace_, fault_, counter_memory_;
+  LaunchCounters counters_;
   std::unique_ptr<GemmLibrary> gemm_;
   ExpertTables expert_tables_;
   GraphCache graphs_;

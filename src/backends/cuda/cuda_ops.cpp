@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "backends/cuda/cuda_backend.h"
+#include "backends/cuda/kernels/linear_thin.h"
 #include "backends/cuda/kernels/ops.h"
 #include "ops/kernel_table.h"
 
@@ -54,25 +55,47 @@ void CudaBackend::linear_group(const ops::Activation& x, std::span<const ops::Li
                                std::span<const Tensor> outs) {
   invariant(ws.size() == outs.size(), "linear_group needs one output for each weight");
   const DType activation = x.plain ? x.plain.type : DType::bf16;
-  // Neighbours that the same row runs and that are alike but for their outputs go in one launch.
   for (size_t begin = 0; begin < ws.size();) {
-    const ops::OpDesc first = ops::describe("linear", *ws[begin], x.rows(), activation);
-    const LinearRow& row = row_for(linear_rows(), first);
-    size_t end = begin + 1;
-    for (; end < ws.size(); ++end) {
-      ops::OpDesc next = ops::describe("linear", *ws[end], x.rows(), activation);
-      if (&row_for(linear_rows(), next) != &row) break;
-      const bool alike = next.k == first.k && next.weight == first.weight &&
-                         next.weight_format == first.weight_format &&
-                         next.input_format == first.input_format &&
-                         ws[end]->when == ws[begin]->when &&
-                         ws[end]->input_scale.data == ws[begin]->input_scale.data &&
-                         outs[end].type == outs[begin].type;
-      if (!alike) break;
-    }
-    row.launch(context_, x, ws.subspan(begin, end - begin), outs.subspan(begin, end - begin));
-    begin = end;
+    const Launch launch = next_launch(x.rows(), activation, ws.subspan(begin), outs.subspan(begin));
+    launch.row->launch(context_, x, ws.subspan(begin, launch.count),
+                       outs.subspan(begin, launch.count));
+    begin += launch.count;
   }
+}
+
+// Neighbours that the same row runs and that are alike but for their outputs go in one launch.
+CudaBackend::Launch CudaBackend::next_launch(int64_t rows, DType activation,
+                                             std::span<const ops::Linear* const> ws,
+                                             std::span<const Tensor> outs) {
+  const ops::OpDesc first = ops::describe("linear", *ws[0], rows, activation);
+  Launch launch{&row_for(linear_rows(), first), 1};
+  for (; launch.count < ws.size(); ++launch.count) {
+    const ops::Linear& w = *ws[launch.count];
+    const ops::OpDesc next = ops::describe("linear", w, rows, activation);
+    const bool alike = &row_for(linear_rows(), next) == launch.row && next.k == first.k &&
+                       next.weight == first.weight && next.weight_format == first.weight_format &&
+                       next.input_format == first.input_format && w.when == ws[0]->when &&
+                       w.input_scale.data == ws[0]->input_scale.data &&
+                       outs[launch.count].type == outs[0].type;
+    if (!alike) break;
+  }
+  return launch;
+}
+
+Tensor CudaBackend::norm_linear_group(const Tensor& residual, const Tensor& delta,
+                                      const Tensor& spare, const ops::NormWeight& norm,
+                                      const ops::Activation& normed,
+                                      std::span<const ops::Linear* const> ws,
+                                      std::span<const Tensor> outs) {
+  invariant(!ws.empty() && ws.size() == outs.size(), "a norm needs linears, each an output");
+  if (takes_norm(context_, residual, delta, norm, ws, outs)) {
+    const Launch launch = next_launch(residual.rows(), residual.type, ws, outs);
+    if (launch.row->name == "thin" && launch.count == ws.size()) {
+      norm_linear_thin(context_, residual, delta, norm, spare, ws, outs);
+      return delta ? spare : residual;
+    }
+  }
+  return Backend::norm_linear_group(residual, delta, spare, norm, normed, ws, outs);
 }
 
 void CudaBackend::head_linear(const Tensor& x, const ops::Linear& w, const Tensor& out) {

@@ -20,8 +20,9 @@ namespace octet::cuda {
 struct CudaOptions {
   int device = 0;
   bool deterministic = false;
+  bool fast_accumulation = false;           // see KernelContext
   bool graphs = true;                       // false: --enforce-eager
-  std::map<std::string, std::string> pins;  // op -> name of the row that must run it
+  std::map<std::string, std::string> pins;  // op -> name of the row that runs what it can
 };
 
 // A kernel for linears. `launch` computes outs[i] = x · ws[i]ᵀ (+ bias) for all i; all ws have one

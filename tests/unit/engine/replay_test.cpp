@@ -1,5 +1,6 @@
 // An engine over a backend that replays steps as CUDA graphs are replayed: two steps in flight, and
 // a key that came before runs on the tensors of its first time.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -94,6 +95,44 @@ TEST(Replay, GivesTheTokensOfPlainSteps) {
   EXPECT_GT(backend.eager(), 0);
   EXPECT_GT(backend.replayed(), 10);
   EXPECT_LT(backend.keys(), 20U);
+}
+
+TEST(UsualBuckets, AreThoseThatStepsAskFor) {
+  const StepLimits limits{.rows = 20,
+                          .sequences = 11,
+                          .blocks_per_sequence = 200,
+                          .logits_rows = 11,
+                          .block_tokens = 16};
+  const std::vector<StepBucket> usual = usual_buckets(limits);
+  for (int64_t rows = 1; rows <= 11; ++rows) {
+    for (const int64_t context : {1, 1024, 1025, 3200}) {
+      EXPECT_THAT(usual, testing::Contains(bucket_of(rows, context, 0, limits, 0)));
+    }
+  }
+  EXPECT_EQ(usual.size(), 5U * 3);  // 1, 2, 4, 8, 11 rows; 1024, 2048, 3200 tokens
+  StepLimits large{.rows = 4096,
+                   .sequences = 4096,
+                   .blocks_per_sequence = 8192,
+                   .logits_rows = 4096,
+                   .block_tokens = 16};
+  EXPECT_EQ(usual_buckets(large).size(), kMostUsualBuckets);
+}
+
+TEST(Replay, PreparesItsStepsBeforeTheFirstRequest) {
+  Rig rig;
+  ReplayingBackend backend(rig.cpu);
+  size_t prepared = 0;
+  {
+    Engine engine(*rig.model, backend,
+                  {.max_model_len = 64, .max_num_seqs = 8, .max_num_batched_tokens = 8});
+    prepared = backend.keys();
+    EXPECT_EQ(prepared, 4U);  // 1, 2, 4, 8 rows
+    EXPECT_EQ(backend.replayed(), 8);
+    Collector collector;
+    EXPECT_TRUE(engine.submit(greedy({3, 4, 5}, 9), collector.sink()).accepted());
+    EXPECT_EQ(drain(collector).tokens.size(), 9U);
+  }
+  EXPECT_EQ(backend.keys(), prepared) << "a step was captured while a request waited";
 }
 
 }  // namespace

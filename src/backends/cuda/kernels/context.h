@@ -40,6 +40,15 @@ struct DeviceFault {
   int32_t value = 0;  // the id, the row or the position
 };
 
+// Pairs of zeros in device memory, from which the blocks of a launch take what is left to do. Each
+// launch that wants one has the next, and leaves it zero: more of them than launches overlap.
+struct LaunchCounters {
+  static constexpr int kPairs = 64;
+  int* data = nullptr;  // [kPairs, 2]
+  int used = 0;
+  int* take() { return data + 2 * (used++ % kPairs); }
+};
+
 class GemmLibrary;  // cuBLASLt's handle and plans: kernels/gemm_library.h
 
 struct KernelContext {
@@ -47,8 +56,10 @@ struct KernelContext {
   DeviceCaps caps;
   Workspace workspace;
   GemmLibrary* gemm = nullptr;
-  DeviceFault* fault = nullptr;  // in host memory that the device can write
-  bool deterministic = false;    // a row's bits must not depend on how many rows there are
+  LaunchCounters* counters = nullptr;
+  DeviceFault* fault = nullptr;    // in host memory that the device can write
+  bool deterministic = false;      // a row's bits must not depend on how many rows there are
+  bool fast_accumulation = false;  // of the library's FP8 products (GemmProblem::fast)
 };
 
 }  // namespace octet::cuda

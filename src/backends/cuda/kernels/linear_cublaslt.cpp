@@ -8,7 +8,8 @@
 //   cublaslt_block    128x128, 1x128         the library scales
 //   cublaslt_bf16     none                   plain weights and input
 //
-// FP8 sums are of the slow kind (gemm_library.h). Ways to the output, by what it allows:
+// FP8 sums are of the slow kind (gemm_library.h); with context.fast_accumulation those of the fast
+// kind where they may be. Ways to the output, by what it allows:
 //
 //   x, in rows of `chunk`  --product-->  out                              the library writes it
 //                          --product-->  f32 sums --finish_linear-->  out  scales, bias, padding
@@ -103,6 +104,14 @@ Tensor rows_of(const Tensor& matrix, int64_t first, int64_t count) {
   view.shape = {count, cols};
   view.strides = {stride, 1};
   return view;
+}
+
+// Down projections have inputs of one sign here and there, where fast sums lose most; block scaling
+// has no fast sums.
+bool sums_fast(const KernelContext& context, const ops::Linear& w, Scaling scaling) {
+  const bool down =
+      w.role == Role::mlp_down || w.role == Role::expert_down || w.role == Role::shared_down;
+  return context.fast_accumulation && w.quant && scaling != Scaling::block && !down;
 }
 
 bool one_scale(const ScaleView& view) {
@@ -215,6 +224,7 @@ void run(const KernelContext& context, const ops::Activation& x,
       problem.y_type = direct ? library_type(out.type) : CUDA_R_32F;
       problem.y_stride = direct ? stride : w.out;
       problem.scaling = Mode;
+      problem.fast = sums_fast(context, w, Mode);
       operands.x = input.values.data +
                    first * input.values.stride * static_cast<int64_t>(size_of(input.matrix.type));
       operands.y = direct ? static_cast<char*>(out.data) + first * stride * element

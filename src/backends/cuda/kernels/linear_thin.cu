@@ -14,6 +14,9 @@ constexpr int kMostSplit = 8;  // the largest cluster that every GPU of this kin
 // 160 KiB no better.
 constexpr int kRingBytes = 96 * 1024;
 constexpr int kLeastRingBytes = 48 * 1024;
+constexpr int kFlyingBytes = 96 * 1024;  // of them, while the kernel before may still run
+constexpr int kLeastTilesToTake = 4;
+constexpr int kMostHalvesBytes = 32 * 1024;  // of x as FP16, beside a ring in half an SM
 
 template <typename T>
 T ceil_div(T a, T b) {
@@ -21,6 +24,17 @@ T ceil_div(T a, T b) {
 }
 int round_up(int64_t value, int64_t step) {
   return static_cast<int>(ceil_div(value, step) * step);
+}
+
+// Whether the lanes of a block hold what becomes x: rows that are not long, which its warps share
+// evenly.
+bool holds(int64_t m, int64_t k) {
+  constexpr int64_t warps = thin_warps(kThinHalvesRows);
+  return m > 0 && m <= kThinHalvesRows && warps % m == 0 &&
+         k <= kThinMostHeld * (warps / m) * kWarp * 8;
+}
+bool fits_as_halves(int64_t m, int64_t k) {
+  return m <= kThinHalvesRows && m * k * 2 <= kMostHalvesBytes;
 }
 
 [[noreturn]] void refuse(const std::string& why, const ops::Activation& x, const ops::Linear& w,
@@ -38,7 +52,8 @@ struct Plan {
   ThinArgs args{};
   ThinForm form = ThinForm::e4m3;
   bool blocked() const { return args.w_blocked || args.x_blocked; }
-  int x_unit() const { return form == ThinForm::e4m3_bf16 ? 2 * kThinUnit : kThinUnit; }
+  bool wide_x() const { return form == ThinForm::e4m3_bf16 || form == ThinForm::e4m3_halves; }
+  int x_unit() const { return wide_x() ? 2 * kThinUnit : kThinUnit; }
 };
 
 void set_matrices(Plan& plan, const ops::Activation& x, std::span<const ops::Linear* const> ws,
@@ -116,11 +131,12 @@ bool set_shape(Plan& plan, const DeviceCaps& caps, int plan_m, const ThinTuning&
   ThinArgs& a = plan.args;
   const int warps = tuning.warps > 0 ? tuning.warps : thin_warps(plan_m);
   a.warps = warps;
-  const int x_pad = plan.form == ThinForm::e4m3_bf16 ? 16 : 64;  // rows g and g + 1: other banks
+  for (int i = 0; i < warps; i += std::max(a.m, 1)) a.row_mates |= 1u << i;
+  const int x_pad = plan.wide_x() ? 16 : 64;  // rows g and g + 1: other banks
   const int stage = kThinTile * (warps * kThinUnit + kThinRowPad);
   const int stage_scales = a.w_blocked ? kThinTile * warps * 4 : 0;
-  const int barriers = 16;  // of a stage
-  const int each = stage + stage_scales + barriers;
+  const int barriers = 16;  // of a stage, which also has the number of its tile
+  const int each = stage + stage_scales + barriers + 4;
   int blocks = tuning.blocks_per_sm > 0 ? tuning.blocks_per_sm : thin_blocks_per_sm(plan_m);
   int x_bytes = 0, x_scales = 0, sums = 0, alone = 0;
   // What m rows of x and `split` slices leave of shared memory, in stages.
@@ -150,22 +166,32 @@ bool set_shape(Plan& plan, const DeviceCaps& caps, int plan_m, const ThinTuning&
   lay_out(a.m, tuning.split > 0 ? tuning.split : a.split);
   a.stages = std::min(tuning.stages > 0 ? tuning.stages : std::max(2, kRingBytes / stage), alone);
   if (a.stages < 2) return false;
+  a.flying = tuning.flying > 0 ? tuning.flying : std::max(2, kFlyingBytes / blocks / stage);
+  a.flying = std::min(a.flying, a.stages);
 
   // The parts of an H200 that clusters must lie in have 16 or 18 SMs.
   const int usable = a.split >= 4 ? caps.sms / 16 * 16 : caps.sms;
   const int clusters = std::max(1, usable * blocks / a.split);
   a.tiles_each = ceil_div(a.tiles, clusters);
+  a.blocks = std::min(a.tiles, clusters);
 
   a.ring_scales_at = a.stages * stage;
   a.x_at = a.ring_scales_at + a.stages * stage_scales;
   a.x_scales_at = a.x_at + x_bytes;
   a.sums_at = a.x_scales_at + x_scales;
   a.barriers_at = a.sums_at + round_up(sums, 128);
-  a.shared = a.barriers_at + (a.stages + 1) * barriers;
+  a.tile_ids_at = a.barriers_at + (a.stages + 1) * barriers;
+  a.shared = a.tile_ids_at + a.stages * 4;
   return true;
 }
 
-void launch_thin(const KernelContext& context, ThinKernel kernel, const ThinArgs& args) {
+// `args` as set_shape left them, with all tensors.
+void launch_thin(const KernelContext& context, ThinKernel kernel, ThinArgs& args) {
+  // Blocks that would have several tiles, and all of their inputs, take them one by one. Where
+  // there are few, those that begin first would take too many before any has been multiplied.
+  const int clusters = ceil_div(args.tiles, args.tiles_each);
+  const bool takes = args.split == 1 && args.tiles_each >= kLeastTilesToTake;
+  if (takes) args.next = context.counters->take();
   check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                              cudaFuncAttributeMaxDynamicSharedMemorySize, args.shared),
         "cudaFuncSetAttribute");
@@ -176,7 +202,7 @@ void launch_thin(const KernelContext& context, ThinKernel kernel, const ThinArgs
   attributes[1].val.clusterDim.x = static_cast<unsigned>(args.split);
   attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(ceil_div(args.tiles, args.tiles_each) * args.split));
+  config.gridDim = dim3(static_cast<unsigned>((takes ? args.blocks : clusters) * args.split));
   config.blockDim = dim3(static_cast<unsigned>((args.warps + 1) * kWarp));
   config.dynamicSmemBytes = static_cast<size_t>(args.shared);
   config.stream = context.stream;
@@ -286,19 +312,79 @@ void linear_thin(const KernelContext& context, const ops::Activation& x,
   if (a.k == 0) refuse("no inputs", x, w, outs[0]);
   // One split for all m, where bits must not depend on m.
   const int plan_m = context.deterministic ? kThinMostRows : a.m;
+  if (plan.form == ThinForm::e4m3 && !tuning.kernel && fits_as_halves(plan_m, w.in)) {
+    plan.form = ThinForm::e4m3_halves;
+  }
   if (!set_shape(plan, context.caps, plan_m, tuning)) {
     refuse("the input does not fit in shared memory", x, w, outs[0]);
   }
+  a.held = plan.form == ThinForm::e4m3_halves && a.quantize && a.split == 1 && holds(a.m, a.k);
   if (a.split > 1) {
     a.partial = context.workspace.take<float>(offset, int64_t{a.split} * a.m * a.tiles * kThinTile);
   }
   ThinKernel kernel = tuning.kernel;
   if (!kernel) {
-    kernel = plan.form == ThinForm::bf16   ? thin_kernel_bf16(plan_m)
-             : plan.form == ThinForm::e4m3 ? thin_kernel_e4m3(plan.blocked(), plan_m)
-                                           : thin_kernel_e4m3_bf16(plan.blocked(), plan_m);
+    kernel = plan.form == ThinForm::bf16          ? thin_kernel_bf16(plan_m)
+             : plan.form == ThinForm::e4m3        ? thin_kernel_e4m3(plan.blocked(), plan_m)
+             : plan.form == ThinForm::e4m3_halves ? thin_kernel_e4m3_halves(plan.blocked())
+                                                  : thin_kernel_e4m3_bf16(plan.blocked(), plan_m);
   }
   launch_thin(context, kernel, a);
+}
+
+bool takes_norm(const KernelContext& context, const Tensor& residual, const Tensor& delta,
+                const ops::NormWeight& norm, std::span<const ops::Linear* const> ws,
+                std::span<const Tensor> outs) {
+  const ops::Linear& w = *ws[0];
+  const int64_t m = residual.rows();
+  if (context.deterministic || ws.size() > kThinMostMatrices || m == 0) return false;
+  if (!w.quant || w.quant.codes.type != DType::e4m3 || !w.input || w.input->fp8 != Fp8::e4m3 ||
+      (w.input->grid != grids::row && w.input->grid != grids::tensor &&
+       w.input->grid != grids::group128)) {
+    return false;
+  }
+  const auto plain_rows = [&](const Tensor& t) {
+    return t.type == DType::bf16 && t.rows() == m && t.cols() == w.in && t.contiguous() &&
+           rows_aligned(t, 16);
+  };
+  return w.in % 16 == 0 && holds(m, w.in) && fits_as_halves(m, w.in) && plain_rows(residual) &&
+         (!delta || plain_rows(delta)) && norm.weight.count() == w.in && norm.weight.contiguous() &&
+         rows_aligned(norm.weight, 16) && norm.weight.type == DType::f32 &&
+         outs.size() == ws.size();
+}
+
+void norm_linear_thin(const KernelContext& context, const Tensor& residual, const Tensor& delta,
+                      const ops::NormWeight& norm, const Tensor& sum,
+                      std::span<const ops::Linear* const> ws, std::span<const Tensor> outs) {
+  const ops::Linear& w = *ws[0];
+  const ops::Activation x = residual;
+  if (!takes_norm(context, residual, delta, norm, ws, outs) || sum.shape != residual.shape ||
+      sum.type != residual.type || !sum.contiguous() || !rows_aligned(sum, 16) ||
+      sum.data == residual.data) {
+    refuse("does not take the norm of this", x, w, outs[0]);
+  }
+  for (size_t i = 0; i < ws.size(); ++i) {
+    ops::Linear plain = *ws[i];  // the codes are not there yet
+    plain.input.reset();
+    check_linear(x, plain, outs[i]);
+  }
+  Plan plan;
+  plan.form = ThinForm::e4m3_halves;
+  ThinArgs& a = plan.args;
+  a.m = static_cast<int>(residual.rows());
+  set_matrices(plan, x, ws, outs);
+  set_input(plan, x, w);
+  a.norm = true;
+  a.norm_weight = norm.weight.as<const float>();
+  a.norm_eps = norm.eps;
+  a.delta = delta ? delta.as<const __nv_bfloat16>() : nullptr;
+  a.sum = sum.as<__nv_bfloat16>();
+  a.held = true;
+  if (a.tiles == 0) refuse("no outputs", x, w, outs[0]);
+  if (!set_shape(plan, context.caps, a.m, {}) || a.split > 1) {
+    refuse("the input does not fit in shared memory", x, w, outs[0]);
+  }
+  launch_thin(context, thin_kernel_e4m3_halves(plan.blocked()), a);
 }
 
 std::span<const LinearRow> thin_rows() {

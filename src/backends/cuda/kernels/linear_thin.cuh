@@ -11,12 +11,13 @@ namespace octet::cuda::thin {
 
 // Bytes of x that meet a unit of W.
 template <ThinForm F>
-inline constexpr int kXUnit = F == ThinForm::e4m3_bf16 ? 2 * kThinUnit : kThinUnit;
+inline constexpr int kXUnit =
+    F == ThinForm::e4m3_bf16 || F == ThinForm::e4m3_halves ? 2 * kThinUnit : kThinUnit;
 
 template <ThinForm F>
 __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1) {
-  if constexpr (F == ThinForm::e4m3) {
+  if constexpr (F == ThinForm::e4m3 || F == ThinForm::e4m3_halves) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -29,26 +30,39 @@ __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], 
   }
 }
 
-// Two codes as FP16 or BF16; both hold every E4M3 value.
-__device__ __forceinline__ uint32_t codes_to_halves(uint32_t codes) {
-  const __half2 halves = decode_fp8x2<Fp8::e4m3>(static_cast<uint16_t>(codes));
-  return *reinterpret_cast<const uint32_t*>(&halves);
+// Four codes as two pairs of FP16, which holds every E4M3 value. In one piece, so that the
+// instruction takes the upper codes where they lie and no shift is needed.
+__device__ __forceinline__ void codes_to_halves(uint32_t codes, uint32_t& low, uint32_t& high) {
+  asm("{\n"
+      ".reg .b16 l, h;\n"
+      "mov.b32 {l, h}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, l;\n"
+      "cvt.rn.f16x2.e4m3x2 %1, h;\n"
+      "}\n"
+      : "=r"(low), "=r"(high)
+      : "r"(codes));
 }
-__device__ __forceinline__ uint32_t codes_to_bf16s(uint32_t codes) {
-  const __half2 halves = decode_fp8x2<Fp8::e4m3>(static_cast<uint16_t>(codes));
-  const __nv_bfloat162 values = __float22bfloat162_rn(__half22float2(halves));
+__device__ __forceinline__ uint32_t halves_to_bf16s(uint32_t halves) {
+  const __nv_bfloat162 values =
+      __float22bfloat162_rn(__half22float2(*reinterpret_cast<const __half2*>(&halves)));
   return *reinterpret_cast<const uint32_t*>(&values);
 }
+// Four codes of W as they are multiplied.
 template <ThinForm F>
-__device__ __forceinline__ uint32_t weight_pair(uint32_t codes) {
-  return F == ThinForm::e4m3 ? codes_to_halves(codes) : codes_to_bf16s(codes);
+__device__ __forceinline__ void unpack_weights(uint32_t codes, uint32_t& low, uint32_t& high) {
+  codes_to_halves(codes, low, high);
+  if constexpr (F == ThinForm::e4m3_bf16) {
+    low = halves_to_bf16s(low);
+    high = halves_to_bf16s(high);
+  }
 }
 
 __device__ __forceinline__ uint32_t word(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
+template <bool Whole>
 __device__ __forceinline__ uint4 load16(const uint8_t* from, bool live) {
-  return live ? *reinterpret_cast<const uint4*>(from) : uint4{0, 0, 0, 0};
+  return Whole || live ? *reinterpret_cast<const uint4*>(from) : uint4{0, 0, 0, 0};
 }
 
 // Adds the products of a warp's unit of W [16 rows, 128 bytes] and of x [m, kXUnit] to acc.
@@ -61,59 +75,55 @@ __device__ __forceinline__ uint4 load16(const uint8_t* from, bool live) {
 //   FP8 instruction         | 0    1   2   3 | 0   1   2   3  | ...
 //   BF16 instruction        | 0        1     | 0       1      | ...
 //
-// `rest`: bytes of W that are left from the unit's beginning on; what lies behind counts as zero.
-template <ThinForm F, int Columns>
+// `w` is where the lane's row g begins, `xs[c]` its row of the c-th eight rows of x; a lane whose
+// row is not there may have any row, since a column of products meets no other. `rest`: bytes of W
+// that are left from the unit's beginning on; unless it is `Whole`, what lies behind counts as
+// zero.
+template <ThinForm F, int Columns, bool Whole>
 __device__ __forceinline__ void multiply_unit(float (&acc)[Columns][2][4], const uint8_t* w,
-                                              int w_pitch, const uint8_t* x, int x_pitch, int rest,
-                                              int m) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
+                                              int w_pitch, const uint8_t* const (&xs)[Columns],
+                                              int x_at, int rest) {
+  constexpr int vectors = kXUnit<F> / kThinUnit;  // of x, that meet one of W
+  const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int at = half * 64 + t * 16;
-    const bool live = at < rest;
-    const uint4 low = load16(w + g * w_pitch + at, live);
-    const uint4 high = load16(w + (g + 8) * w_pitch + at, live);
-    if constexpr (F == ThinForm::bf16) {
-      uint4 xs[Columns];
+    const bool live = half * 64 + t * 16 < rest;
+    const uint4 low = load16<Whole>(w + half * 64, live);
+    const uint4 high = load16<Whole>(w + 8 * w_pitch + half * 64, live);
+    uint4 x[Columns][vectors];
 #pragma unroll
-      for (int c = 0; c < Columns; ++c) {
-        xs[c] = load16(x + (c * 8 + g) * x_pitch + at, live && c * 8 + g < m);
+    for (int c = 0; c < Columns; ++c) {
+#pragma unroll
+      for (int v = 0; v < vectors; ++v) {
+        x[c][v] = load16<Whole>(xs[c] + x_at + half * 64 * vectors + v * 16, live);
       }
+    }
+    if constexpr (F == ThinForm::bf16) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const uint32_t a[4] = {word(low, 2 * j), word(high, 2 * j), word(low, 2 * j + 1),
                                word(high, 2 * j + 1)};
 #pragma unroll
         for (int c = 0; c < Columns; ++c) {
-          multiply<F>(acc[c][j], a, word(xs[c], 2 * j), word(xs[c], 2 * j + 1));
+          multiply<F>(acc[c][j], a, word(x[c][0], 2 * j), word(x[c][0], 2 * j + 1));
         }
       }
     } else {
-      // x of this half: 16 codes, or 16 BF16 in two vectors.
-      constexpr int vectors = F == ThinForm::e4m3 ? 1 : 2;
-      uint4 xs[Columns][vectors];
-#pragma unroll
-      for (int c = 0; c < Columns; ++c) {
-#pragma unroll
-        for (int v = 0; v < vectors; ++v) {
-          xs[c][v] =
-              load16(x + (c * 8 + g) * x_pitch + at * vectors + v * 16, live && c * 8 + g < m);
-        }
-      }
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const uint32_t a[4] = {weight_pair<F>(word(low, j)), weight_pair<F>(word(high, j)),
-                               weight_pair<F>(word(low, j) >> 16),
-                               weight_pair<F>(word(high, j) >> 16)};
+        uint32_t a[4];
+        unpack_weights<F>(word(low, j), a[0], a[2]);
+        unpack_weights<F>(word(high, j), a[1], a[3]);
 #pragma unroll
         for (int c = 0; c < Columns; ++c) {
+          uint32_t b[2];
           if constexpr (F == ThinForm::e4m3) {
-            const uint32_t codes = word(xs[c][0], j);
-            multiply<F>(acc[c][j % 2], a, codes_to_halves(codes), codes_to_halves(codes >> 16));
+            codes_to_halves(word(x[c][0], j), b[0], b[1]);
           } else {
-            multiply<F>(acc[c][j % 2], a, word(xs[c][j / 2], j % 2 * 2),
-                        word(xs[c][j / 2], j % 2 * 2 + 1));
+            b[0] = word(x[c][j / 2], j % 2 * 2);
+            b[1] = word(x[c][j / 2], j % 2 * 2 + 1);
           }
+          multiply<F>(acc[c][j % 2], a, b[0], b[1]);
         }
       }
     }
@@ -153,6 +163,34 @@ __device__ __forceinline__ void sync_multipliers() {
 }
 
 // --- x ---------------------------------------------------------------------------------
+
+// The slice of x, codes, into shared memory as FP16.
+template <int Warps>
+__device__ __forceinline__ void unpack_x(const ThinArgs& a, const Slice& slice, uint8_t* to) {
+  const uint8_t* const from = a.x + int64_t{slice.first} * kThinUnit;
+#pragma unroll 1
+  for (int row = 0; row < a.m; ++row) {
+    const uint8_t* const codes = from + row * a.x_stride;
+    uint8_t* const halves = to + row * a.x_pitch;
+    if (a.x_vector) {
+#pragma unroll 4
+      for (int i = static_cast<int>(threadIdx.x) * 16; i < slice.bytes; i += Warps * kWarp * 16) {
+        const uint4 v = *reinterpret_cast<const uint4*>(codes + i);
+        uint32_t h[8];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) codes_to_halves(word(v, j), h[2 * j], h[2 * j + 1]);
+        *reinterpret_cast<uint4*>(halves + 2 * i) = {h[0], h[1], h[2], h[3]};
+        *reinterpret_cast<uint4*>(halves + 2 * i + 16) = {h[4], h[5], h[6], h[7]};
+      }
+    } else {
+#pragma unroll 1
+      for (int i = static_cast<int>(threadIdx.x); i < slice.bytes; i += Warps * kWarp) {
+        const __half2 h = decode_fp8x2<Fp8::e4m3>(codes[i]);
+        *reinterpret_cast<__half*>(halves + 2 * i) = __low2half(h);
+      }
+    }
+  }
+}
 
 // The slice of x into shared memory, as it is. `arrived` is a barrier of one arrival; if x can be
 // copied in bulk, its phase 0 completes when x is there.
@@ -194,16 +232,25 @@ __device__ __forceinline__ void copy_x_scales(const ThinArgs& a, const Slice& sl
   }
 }
 
-// N neighbouring elements of plain x as codes. NaNs lose their sign here, which nobody sees.
-template <int N>
-__device__ __forceinline__ void store_codes(uint8_t* to, const float (&x)[N], float inverse) {
+// N neighbouring elements of plain x as codes, or as the FP16 of their codes. NaNs lose their sign
+// here, which nobody sees.
+template <ThinForm F, int N>
+__device__ __forceinline__ void store_codes(uint8_t* x, int at, const float (&values)[N],
+                                            float inverse) {
   Vector<__nv_fp8x2_storage_t, N / 2> codes;
 #pragma unroll
   for (int i = 0; i < N / 2; ++i) {
-    codes.v[i] = __nv_cvt_float2_to_fp8x2({x[2 * i] * inverse, x[2 * i + 1] * inverse},
+    codes.v[i] = __nv_cvt_float2_to_fp8x2({values[2 * i] * inverse, values[2 * i + 1] * inverse},
                                           __NV_SATFINITE, __NV_E4M3);
   }
-  *reinterpret_cast<Vector<__nv_fp8x2_storage_t, N / 2>*>(to) = codes;
+  if constexpr (F == ThinForm::e4m3) {
+    *reinterpret_cast<Vector<__nv_fp8x2_storage_t, N / 2>*>(x + at) = codes;
+  } else {
+    Vector<__half2, N / 2> halves;
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) halves.v[i] = decode_fp8x2<Fp8::e4m3>(codes.v[i]);
+    *reinterpret_cast<Vector<__half2, N / 2>*>(x + 2 * at) = halves;
+  }
 }
 template <int N>
 __device__ __forceinline__ uint32_t greatest_magnitude(const float (&x)[N]) {
@@ -213,85 +260,229 @@ __device__ __forceinline__ uint32_t greatest_magnitude(const float (&x)[N]) {
   return most;
 }
 
-// Codes and scales of the slice from BF16 x, by the rule of numerics/quantize.h. Warp w works on
-// row w % m, so each row has one warp at least. `peaks`: scratch for Warps words.
+// Elements of a row of x that a warp works on: warp w has row w % m, so each row has one warp at
+// least. A lane has vectors of eight, which begin at `first`, `first` + `step`, ...
 template <int Warps>
-__device__ __forceinline__ void quantize_x(const ThinArgs& a, const Slice& slice, uint8_t* to,
-                                           float* scales, uint32_t* peaks) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = threadIdx.x / kWarp;
-  const int row = warp % a.m, part = warp / a.m, parts = (Warps - row + a.m - 1) / a.m;
-  const auto* const x = reinterpret_cast<const __nv_bfloat16*>(a.x + row * a.x_stride);
-  const auto* const own = x + slice.first * kThinUnit;  // an element is a byte of W
-  to += row * a.x_pitch;
-  if (a.x_blocked) {
-    // A group at a time: four elements a lane.
-#pragma unroll 4
-    for (int unit = part; unit < slice.count; unit += parts) {
-      const int at = unit * kThinUnit + lane * 4;
-      float values[4] = {};
-      if (at < slice.bytes) load_floats(own + at, values);
-      const float absmax = __uint_as_float(warp_max(greatest_magnitude(values)));
-      const float scale = a.fixed_scale ? *a.fixed_scale : choose_scale(absmax, a.x_format);
-      if (at < slice.bytes) store_codes(to + at, values, inverse_scale(scale));
-      if (lane == 0) scales[row * a.slice_units + unit] = scale;
-    }
-    return;
+struct RowShare {
+  int row, first, step;
+  uint32_t mates;  // the warps that have this row, by bits
+  __device__ explicit RowShare(const ThinArgs& a) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = threadIdx.x / kWarp;
+    const int part = warp / a.m;
+    row = warp - part * a.m;
+    first = (part * kWarp + lane) * 8;
+    mates = a.row_mates << row & ((1u << Warps) - 1);
+    step = __popc(mates) * kWarp * 8;
   }
-  const int first = (part * kWarp + lane) * 8, step = parts * kWarp * 8;
-  float scale = 0;
-  if (a.fixed_scale) {
-    scale = *a.fixed_scale;
-  } else {
-    // Every block finds the absmax of whole rows, also where it has only a slice of them.
-    uint32_t peak = 0;
-#pragma unroll 4
-    for (int k = first; k < a.k; k += step) {
-      float values[8];
-      load_floats(x + k, values);
-      peak = max(peak, greatest_magnitude(values));
-    }
-    peak = warp_max(peak);
-    if (lane == 0) peaks[warp] = peak;
-    sync_multipliers<Warps>();
-    peak = 0;
+};
+
+// What `join` makes of the lanes' `own`, which the lanes of a warp agree on, of all `warps` (bits).
+// `scratch`: Warps words, which nobody else uses until the next barrier but one.
+template <int Warps, typename T, typename Join>
+__device__ __forceinline__ T join_warps(T own, uint32_t warps, T* scratch, Join join) {
+  if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = own;
+  sync_multipliers<Warps>();
+  T joined{};
 #pragma unroll
-    for (int i = 0; i < Warps; ++i) {
-      if (a.x_tensor || i % a.m == row) peak = max(peak, peaks[i]);
-    }
-    scale = choose_scale(__uint_as_float(peak), a.x_format);
+  for (int i = 0; i < Warps; ++i) {
+    const T other = scratch[i];
+    if (warps >> i & 1) joined = join(joined, other);
   }
-  if (part == 0 && lane == 0) scales[row] = scale;
-  const float inverse = inverse_scale(scale);
-#pragma unroll 4
-  for (int at = first; at < slice.bytes; at += step) {
-    float values[8];
-    load_floats(own + at, values);
-    store_codes(to + at, values, inverse);
+  return joined;
+}
+
+// Codes (or their FP16) and scales of x, which registers hold: of BF16 rows, or, if Norm, of
+// rms_norm(rows + delta), whose sum the first block also writes. The rule is numerics/quantize.h.
+// Rounded values are kept and the rest is computed twice: registers are what the next kernel's
+// blocks need to begin.
+template <ThinForm F, int Warps, bool Norm>
+__device__ __forceinline__ void make_x(const ThinArgs& a, uint8_t* to, float* scales,
+                                       uint32_t* scratch) {
+  using Part = Vector<__nv_bfloat16, 8>;
+  constexpr int Parts = kThinMostHeld;
+  const RowShare<Warps> share(a);
+  const auto at = [&](int i) { return share.first + i * share.step; };
+  Part row[Parts] = {};
+  Vector<float, 8> weight[Parts] = {};
+  if constexpr (Norm) {
+    // Constant, so before the wait.
+#pragma unroll
+    for (int i = 0; i < Parts; ++i) {
+      if (at(i) < a.k) weight[i] = load_vector<8>(a.norm_weight + at(i));
+    }
+  }
+  wait_for_previous();
+  const auto* const x = reinterpret_cast<const __nv_bfloat16*>(a.x + share.row * a.x_stride);
+#pragma unroll
+  for (int i = 0; i < Parts; ++i) {
+    if (at(i) < a.k) row[i] = load_vector<8>(x + at(i));
+  }
+  float factor = 1.0f;
+  if constexpr (Norm) {
+    if (a.delta) {
+      Part delta[Parts] = {};
+#pragma unroll
+      for (int i = 0; i < Parts; ++i) {
+        if (at(i) < a.k) delta[i] = load_vector<8>(a.delta + share.row * a.k + at(i));
+      }
+#pragma unroll
+      for (int i = 0; i < Parts; ++i) {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          row[i].v[j] = __float2bfloat16_rn(to_float(row[i].v[j]) + to_float(delta[i].v[j]));
+        }
+      }
+    }
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < Parts; ++i) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        squares = fmaf(to_float(row[i].v[j]), to_float(row[i].v[j]), squares);
+      }
+    }
+    squares =
+        join_warps<Warps>(warp_sum(squares), share.mates, reinterpret_cast<float*>(scratch + Warps),
+                          [](float p, float q) { return p + q; });
+    factor = 1.0f / sqrtf(squares / static_cast<float>(a.k) + a.norm_eps);
+    if (a.delta && blockIdx.x == 0) {
+#pragma unroll
+      for (int i = 0; i < Parts; ++i) {
+        if (at(i) < a.k) store_vector(a.sum + share.row * a.k + at(i), row[i]);
+      }
+    }
+  }
+  const auto values_of = [&](int i, float(&values)[8]) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      values[j] = to_float(row[i].v[j]);
+      if constexpr (Norm) values[j] = values[j] * factor * weight[i].v[j];
+    }
+  };
+  uint8_t* const own = to + share.row * a.x_pitch;
+  float values[8], scale = 0.0f;
+  if (!a.x_blocked) {
+    if (a.fixed_scale) {
+      scale = *a.fixed_scale;
+    } else {
+      uint32_t peak = 0;
+#pragma unroll
+      for (int i = 0; i < Parts; ++i) {
+        values_of(i, values);
+        peak = max(peak, greatest_magnitude(values));
+      }
+      peak = join_warps<Warps>(warp_max(peak), a.x_tensor ? ~0u : share.mates, scratch,
+                               [](uint32_t p, uint32_t q) { return max(p, q); });
+      scale = choose_scale(__uint_as_float(peak), a.x_format);
+    }
+    if (share.first == 0) scales[share.row] = scale;
+  }
+  float inverse = inverse_scale(scale);
+#pragma unroll
+  for (int i = 0; i < Parts; ++i) {
+    values_of(i, values);
+    if (a.x_blocked) {
+      // Sixteen lanes have the 128 elements of a group.
+      uint32_t peak = greatest_magnitude(values);
+#pragma unroll
+      for (int apart = 1; apart < 16; apart *= 2) {
+        peak = max(peak, __shfl_xor_sync(~0u, peak, apart));
+      }
+      scale = a.fixed_scale ? *a.fixed_scale : choose_scale(__uint_as_float(peak), a.x_format);
+      inverse = inverse_scale(scale);
+      if (threadIdx.x % 16 == 0 && at(i) < a.k) {
+        scales[share.row * a.slice_units + at(i) / kThinUnit] = scale;
+      }
+    }
+    if (at(i) < a.k) store_codes<F>(own, at(i), values, inverse);
+  }
+}
+
+// The same of BF16 rows where a block has a slice of them or they are long: every block finds the
+// absmax of whole rows, and reads its slice again.
+template <ThinForm F, int Warps>
+__device__ __forceinline__ void quantize_x(const ThinArgs& a, const Slice& slice, uint8_t* to,
+                                           float* scales, uint32_t* scratch) {
+  const RowShare<Warps> share(a);
+  const auto* const x = reinterpret_cast<const __nv_bfloat16*>(a.x + share.row * a.x_stride);
+  const auto* const own = x + slice.first * kThinUnit;  // an element is a byte of W
+  to += share.row * a.x_pitch;
+  float values[8], scale = 0.0f;
+  if (!a.x_blocked) {
+    if (a.fixed_scale) {
+      scale = *a.fixed_scale;
+    } else {
+      uint32_t peak = 0;
+#pragma unroll 2
+      for (int k = share.first; k < a.k; k += share.step) {
+        load_floats(x + k, values);
+        peak = max(peak, greatest_magnitude(values));
+      }
+      peak = join_warps<Warps>(warp_max(peak), a.x_tensor ? ~0u : share.mates, scratch,
+                               [](uint32_t p, uint32_t q) { return max(p, q); });
+      scale = choose_scale(__uint_as_float(peak), a.x_format);
+    }
+    if (share.first == 0) scales[share.row] = scale;
+  }
+  float inverse = inverse_scale(scale);
+  const int lane_at = static_cast<int>(threadIdx.x) % kWarp * 8;
+#pragma unroll 2
+  for (int at = share.first; at - lane_at < slice.bytes; at += share.step) {
+    const bool live = at < slice.bytes;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) values[j] = 0.0f;
+    if (live) load_floats(own + at, values);
+    if (a.x_blocked) {
+      uint32_t peak = greatest_magnitude(values);
+#pragma unroll
+      for (int apart = 1; apart < 16; apart *= 2) {
+        peak = max(peak, __shfl_xor_sync(~0u, peak, apart));
+      }
+      scale = a.fixed_scale ? *a.fixed_scale : choose_scale(__uint_as_float(peak), a.x_format);
+      inverse = inverse_scale(scale);
+      if (threadIdx.x % 16 == 0 && live) {
+        scales[share.row * a.slice_units + at / kThinUnit] = scale;
+      }
+    }
+    if (live) store_codes<F>(to, at, values, inverse);
   }
 }
 
 // --- the two roles ---------------------------------------------------------------------
 
-// One warp: brings W, and the scales of its blocks, into the ring.
+// One warp: brings W, and the scales of its blocks, into the ring. It fills the ring with no more
+// than `flying` stages on their way: what memory does not need to be busy would stand in the way of
+// what the kernel before reads.
 template <bool Blocked, int Warps>
 __device__ __forceinline__ void produce(const ThinArgs& a, const Slice& slice, int tile, int end,
                                         uint8_t* shared, uint64_t* full, uint64_t* empty) {
   constexpr int pitch = Warps * kThinUnit + kThinRowPad;
   const uint64_t policy = evict_first_policy();
-  RingPosition ring;
-  for (; tile < end; ++tile) {
+  auto* const tile_ids = reinterpret_cast<int*>(shared + a.tile_ids_at);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  RingPosition ring, arrived;
+  int filled = 0;
+  while (tile < end) {
+    int following = tile + 1;
+    if (a.next && lane == 0) {
+      following = static_cast<int>(gridDim.x) + atomicAdd(a.next, 1);  // back by the tile's end
+    }
     const ThinMatrix& w = a.matrix[matrix_of(a, tile)];
     const int first = (tile - w.first_tile) * kThinTile, rows = min(kThinTile, w.n - first);
     const uint8_t* const from =
         w.weight + first * w.weight_stride + int64_t{slice.first} * kThinUnit;
     for (int unit = 0; unit < slice.count; unit += Warps) {
+      if (filled < a.stages && filled++ >= a.flying) {
+        wait_barrier(&full[arrived.slot], arrived.parity);
+        arrived.advance(a.stages);
+      }
       wait_barrier(&empty[ring.slot], ring.parity ^ 1);
       if constexpr (Blocked) {
         if (a.w_blocked) {
           // float [16, Warps], of which each lane copies some.
           auto* const scales =
               reinterpret_cast<float*>(shared + a.ring_scales_at) + ring.slot * (kThinTile * Warps);
-          for (int i = static_cast<int>(threadIdx.x) % kWarp; i < kThinTile * Warps; i += kWarp) {
+          for (int i = lane; i < kThinTile * Warps; i += kWarp) {
             const int row = min(i / Warps, rows - 1), u = unit + i % Warps;
             if (u >= slice.count) continue;
             copy_word(scales + i,
@@ -304,6 +495,7 @@ __device__ __forceinline__ void produce(const ThinArgs& a, const Slice& slice, i
       __syncwarp();
       if (elect_lane()) {
         const int at = unit * kThinUnit, bytes = min(Warps * kThinUnit, slice.bytes - at);
+        tile_ids[ring.slot] = tile;
         arrive_and_expect(&full[ring.slot], static_cast<uint32_t>(rows * bytes));
         uint8_t* to = shared + ring.slot * (kThinTile * pitch);
         const uint8_t* row = from + at;
@@ -316,31 +508,66 @@ __device__ __forceinline__ void produce(const ThinArgs& a, const Slice& slice, i
       __syncwarp();
       ring.advance(a.stages);
     }
+    tile = a.next ? __shfl_sync(~0u, following, 0) : following;
+  }
+  if (!a.next) return;
+  // A stage without a tile is the last. The last block that takes none leaves the counters as it
+  // found them.
+  wait_barrier(&empty[ring.slot], ring.parity ^ 1);
+  if (lane == 0) tile_ids[ring.slot] = -1;
+  __syncwarp();
+  if (lane == 0 || (Blocked && a.w_blocked)) arrive_barrier(&full[ring.slot]);
+  if (Blocked && a.w_blocked && lane == 0) arrive_barrier(&full[ring.slot]);
+  if (lane == 0 && atomicAdd(a.next + 1, 1) == static_cast<int>(gridDim.x) - 1) {
+    a.next[0] = a.next[1] = 0;
   }
 }
 
-// Multiplies tiles [tile, end) with x and writes outputs, or this block's part of them.
+// Multiplies tiles with x and writes outputs, or this block's part of them: those that the producer
+// names, or [tile, end) where there are no counters.
 template <ThinForm F, bool Blocked, int Columns, int Warps>
 __device__ __forceinline__ void consume(const ThinArgs& a, const Slice& slice, int tile, int end,
-                                        int rank, uint8_t* shared, OutputConstants constants,
-                                        uint64_t* full, uint64_t* empty) {
+                                        int rank, uint8_t* shared, uint64_t* full,
+                                        uint64_t* empty) {
   constexpr int pitch = Warps * kThinUnit + kThinRowPad, threads = Warps * kWarp;
   const int tid = static_cast<int>(threadIdx.x), lane = tid % kWarp, warp = tid / kWarp;
   const int g = lane / 4, t = lane % 4;
-  const uint8_t* const x = shared + a.x_at;
+  // This lane's part of W in a stage, and of x.
+  const uint8_t* const own_w = shared + g * pitch + warp * kThinUnit + t * 16;
+  const uint8_t* own_x[Columns];
+#pragma unroll
+  for (int c = 0; c < Columns; ++c) {
+    own_x[c] = shared + a.x_at + min(c * 8 + g, a.m - 1) * a.x_pitch + t * (kXUnit<F> / 8);
+  }
   const auto* const x_scales = reinterpret_cast<const float*>(shared + a.x_scales_at);
   auto* sums = reinterpret_cast<float*>(shared + a.sums_at);  // [Warps, m, 16], twice
   const int sums_size = Warps * a.m * kThinTile;
   RingPosition ring;
-  for (int parity = 0; tile < end; ++tile, parity ^= 1) {
+  const auto* const tile_ids = reinterpret_cast<const int*>(shared + a.tile_ids_at);
+  for (int parity = 0;; ++tile, parity ^= 1) {
+    if (a.next) {
+      wait_barrier(&full[ring.slot], ring.parity);
+      tile = tile_ids[ring.slot];
+      if (tile < 0) break;
+    } else if (tile >= end) {
+      break;
+    }
+    OutputConstants constants;  // on their way while the tile is multiplied
+    if (a.split == 1 && tid < a.m * kThinTile) {
+      constants = output_constants(a, tile, tid % kThinTile, kThinTile);
+    }
     float acc[Columns][2][4] = {}, total[Columns][4] = {};
     for (int first = 0; first < slice.count; first += Warps) {
       wait_barrier(&full[ring.slot], ring.parity);
       const int unit = first + warp;
       if (unit < slice.count) {
-        const uint8_t* const w = shared + ring.slot * (kThinTile * pitch) + warp * kThinUnit;
-        multiply_unit<F, Columns>(acc, w, pitch, x + unit * kXUnit<F>, a.x_pitch,
-                                  slice.bytes - unit * kThinUnit, a.m);
+        const uint8_t* const w = own_w + ring.slot * (kThinTile * pitch);
+        const int rest = slice.bytes - unit * kThinUnit, x_at = unit * kXUnit<F>;
+        if (rest >= kThinUnit) {
+          multiply_unit<F, Columns, true>(acc, w, pitch, own_x, x_at, rest);
+        } else {
+          multiply_unit<F, Columns, false>(acc, w, pitch, own_x, x_at, rest);
+        }
         if constexpr (Blocked) {
           float low = 1.0f, high = 1.0f;  // scales of rows g and g + 8 of W
           if (a.w_blocked) {
@@ -392,9 +619,6 @@ __device__ __forceinline__ void consume(const ThinArgs& a, const Slice& slice, i
         store_output(a, tile, row, m, sum, constants, a.x_blocked ? 1.0f : x_scales[m]);
       }
     }
-    if (a.split == 1 && tile + 1 < end && tid < a.m * kThinTile) {
-      constants = output_constants(a, tile + 1, tid % kThinTile, kThinTile);
-    }
   }
 }
 
@@ -422,7 +646,7 @@ __device__ __forceinline__ void join_slices(const ThinArgs& a, int begin, int en
 }
 
 // Grid: clusters of a.split blocks; block: Warps warps that multiply, then one that copies.
-// Cluster i has tiles [i * tiles_each, (i + 1) * tiles_each).
+// Without counters cluster i has tiles [i * tiles_each, (i + 1) * tiles_each).
 template <ThinForm F, bool Blocked, int Columns, int Warps>
 __global__ void __launch_bounds__((Warps + 1) * kWarp, Columns > 1 || Warps > 8 ? 1
                                                        : Blocked                ? 2
@@ -444,31 +668,42 @@ __global__ void __launch_bounds__((Warps + 1) * kWarp, Columns > 1 || Warps > 8 
   __syncthreads();
 
   const int rank = static_cast<int>(blockIdx.x) % a.split;
-  const int begin = static_cast<int>(blockIdx.x) / a.split * a.tiles_each;
-  const int end = min(begin + a.tiles_each, a.tiles);
+  const int begin = static_cast<int>(blockIdx.x) / a.split * (a.next ? 1 : a.tiles_each);
+  const int end = a.next ? a.tiles : min(begin + a.tiles_each, a.tiles);
   const Slice slice(a, rank);
   auto* const x_scales = reinterpret_cast<float*>(shared + a.x_scales_at);
   if (threadIdx.x >= Warps * kWarp) {
     produce<Blocked, Warps>(a, slice, begin, end, shared, full, empty);
   } else {
-    const OutputConstants constants =
-        output_constants(a, begin, static_cast<int>(threadIdx.x) % kThinTile, kThinTile);
-    wait_for_previous();
-    bool quantized = false;
-    if constexpr (F == ThinForm::e4m3 && Columns == 1) {
-      quantized = a.quantize;
-      if (quantized) {
-        quantize_x<Warps>(a, slice, shared + a.x_at, x_scales,
-                          reinterpret_cast<uint32_t*>(shared + a.sums_at));
+    // The sums of warps are needed later.
+    auto* const scratch = reinterpret_cast<uint32_t*>(shared + a.sums_at);
+    bool made = false;  // x, by the kernel itself
+    if constexpr (F == ThinForm::e4m3_halves) {
+      made = a.held;
+      if (a.norm) {
+        make_x<F, Warps, true>(a, shared + a.x_at, x_scales, scratch);
+      } else if (made) {
+        make_x<F, Warps, false>(a, shared + a.x_at, x_scales, scratch);
       }
     }
-    if (!quantized) {
-      copy_x<F, Warps>(a, slice, shared + a.x_at, x_arrived);
+    if (!made) wait_for_previous();
+    if constexpr ((F == ThinForm::e4m3 || F == ThinForm::e4m3_halves) && Columns == 1) {
+      if (a.quantize && !made) {
+        quantize_x<F, Warps>(a, slice, shared + a.x_at, x_scales, scratch);
+        made = true;
+      }
+    }
+    if (!made) {
       copy_x_scales<Warps>(a, slice, x_scales);
-      if (a.x_vector && slice.bytes > 0) wait_barrier(x_arrived, 0);
+      if constexpr (F == ThinForm::e4m3_halves) {
+        unpack_x<Warps>(a, slice, shared + a.x_at);
+      } else {
+        copy_x<F, Warps>(a, slice, shared + a.x_at, x_arrived);
+        if (a.x_vector && slice.bytes > 0) wait_barrier(x_arrived, 0);
+      }
     }
     sync_multipliers<Warps>();
-    consume<F, Blocked, Columns, Warps>(a, slice, begin, end, rank, shared, constants, full, empty);
+    consume<F, Blocked, Columns, Warps>(a, slice, begin, end, rank, shared, full, empty);
   }
   if (a.split > 1) join_slices<Warps>(a, begin, end, rank, x_scales);
 }

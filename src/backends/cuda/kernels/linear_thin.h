@@ -11,11 +11,18 @@
 // One more warp lets the copy engine bring the stages into a ring in shared memory, and begins with
 // it before the kernel before has ended (launch.cuh): the ring is full when x comes. A block has a
 // slice of the inputs; where x would take too much shared memory, a cluster of blocks shares its
-// tiles, each with its own slice, and sums in the order of the slices in the end.
+// tiles, each with its own slice, and sums in the order of the slices in the end. Blocks that have
+// all of the inputs take further tiles as they get done with those before: SMs are not equally
+// fast.
+//
+// x may be the RMS norm of a residual stream that the kernel computes by itself, each block for
+// itself: what that costs is less than the time between two kernels.
 //
 // The order of summation: units of a warp in ascending order, then warps, then slices. It depends
 // on the split alone, so a row's bits are the same for all m that have the same split.
 #pragma once
+
+#include <cuda_bf16.h>
 
 #include <cstdint>
 
@@ -30,6 +37,8 @@ inline constexpr int kThinTile = 16;          // outputs
 inline constexpr int kThinUnit = 128;         // bytes of a row of W that a warp takes from a stage
 inline constexpr int kThinRowPad = 64;        // bytes: rows g and g + 1 of a stage use other banks
 inline constexpr int kThinQuantizedRows = 4;  // at most, that the kernel quantizes by itself
+inline constexpr int kThinHalvesRows = 4;     // at most, with ThinForm::e4m3_halves
+inline constexpr int kThinMostHeld = 2;       // vectors of eight of what becomes x, in a lane
 
 // Warps of a block that multiply, for m rows. An SM needs sixteen to keep up with memory, at two
 // instructions a byte of codes (with 8 a product took 1.4 times as long at m = 1): in two blocks
@@ -43,9 +52,10 @@ constexpr int thin_blocks_per_sm(int64_t m) {
 
 // What W and x are in memory.
 enum class ThinForm : uint8_t {
-  e4m3,       // E4M3 codes both: multiplied as FP16, which holds every E4M3 value
-  e4m3_bf16,  // W codes, x BF16
-  bf16,       // BF16 both
+  e4m3,         // E4M3 codes both: multiplied as FP16, which holds every E4M3 value
+  e4m3_halves,  // the same, and x becomes FP16 as it arrives: a third less to convert
+  e4m3_bf16,    // W codes, x BF16
+  bf16,         // BF16 both
 };
 
 struct ThinMatrix {
@@ -62,6 +72,9 @@ struct ThinArgs {
   ThinMatrix matrix[kThinMostMatrices];
   int matrices, tiles;           // tiles of all matrices
   int warps, split, tiles_each;  // that multiply; blocks of a cluster; tiles of a cluster, at most
+  int blocks;                    // that there is room for, where they take tiles one by one
+  int* next;                     // [2], zero: block i begins with tile i and then takes further
+                                 // ones (context.h, LaunchCounters); null: all by tiles_each
   int units, slice_units;        // of a row of W; of the slice of a block, at most
   int k_bytes;                   // of a row of W
   int m, k;                      // rows of x, elements of a row
@@ -79,22 +92,33 @@ struct ThinArgs {
   bool quantize, x_tensor;  // x_tensor: one scale for all rows
   QuantFormat x_format;
   const float* fixed_scale;  // [1], or null
+  // ... or, if `norm` as well, as the residual stream before this addition: x = rms_norm(sum), with
+  // sum = x + delta, rounded. Rows of delta and sum are k elements.
+  bool norm;
+  const float* norm_weight;  // [k]
+  float norm_eps;
+  const __nv_bfloat16* delta;  // [m, k], or null: sum = x, and is not written
+  __nv_bfloat16* sum;
+  bool held;           // lanes hold all of what becomes x
+  uint32_t row_mates;  // warps 0, m, 2 m, ..., by bits: those that make row 0 of x
 
   float* partial;  // [split, m, tiles * 16], if split > 1
-  // Shared memory: | ring | ring of scales | x | scales of x | sums of warps | barriers |
-  int stages, ring_scales_at, x_at, x_pitch, x_scales_at, sums_at, barriers_at, shared;
+  int flying;      // stages on their way at a time, until the ring is full
+  // Shared memory: | ring | ring of scales | x | scales of x | sums of warps | barriers | tiles |
+  int stages, ring_scales_at, x_at, x_pitch, x_scales_at, sums_at, barriers_at, tile_ids_at, shared;
 };
 
 using ThinKernel = void (*)(ThinArgs);
 // The kernel for m rows. `blocked`: W or x has a scale for each 128 of k.
 ThinKernel thin_kernel_e4m3(bool blocked, int64_t m);
+ThinKernel thin_kernel_e4m3_halves(bool blocked);  // up to kThinHalvesRows
 ThinKernel thin_kernel_e4m3_bf16(bool blocked, int64_t m);
 ThinKernel thin_kernel_bf16(int64_t m);
 
 // What may be tuned; 0 leaves it to the plan.
 struct ThinTuning {
   int warps = 0;  // that the kernel was made for
-  int stages = 0, split = 0, blocks_per_sm = 0;
+  int stages = 0, split = 0, blocks_per_sm = 0, flying = 0;
   ThinKernel kernel = nullptr;
 };
 
@@ -103,5 +127,15 @@ struct ThinTuning {
 void linear_thin(const KernelContext& context, const ops::Activation& x,
                  std::span<const ops::Linear* const> ws, std::span<const Tensor> outs,
                  const ThinTuning& tuning = {});
+
+// The same for x = rms_norm(residual + delta), see Backend::norm_linear_group. Whether it is taken:
+// by the weights of one launch, few rows, codes by row or by 128 of it as inputs, and a residual
+// stream in BF16 that registers hold.
+bool takes_norm(const KernelContext& context, const Tensor& residual, const Tensor& delta,
+                const ops::NormWeight& norm, std::span<const ops::Linear* const> ws,
+                std::span<const Tensor> outs);
+void norm_linear_thin(const KernelContext& context, const Tensor& residual, const Tensor& delta,
+                      const ops::NormWeight& norm, const Tensor& sum,
+                      std::span<const ops::Linear* const> ws, std::span<const Tensor> outs);
 
 }  // namespace octet::cuda

@@ -228,13 +228,15 @@ __device__ __forceinline__ HeadRow rotate_head(T* x, const Angles& angles, const
 struct Running {
   float scale = 1.0f;
   uint32_t absmax = 0;
-  int64_t cell = 0;  // of the block: index into the plane's scale and absmax
+  int64_t cell = 0;     // of the block: index into the plane's scale and absmax
+  bool begins = false;  // the block begins here, so that its scale is to be stored
 
-  // At the position of row `i` of a span, in `block` (`before`: the block of the position before).
+  // At the position of row `i` of a span, in `block`. Reads what steps before left, and no more.
   template <typename T>
   __device__ void enter(const Plane<T>& plane, const CacheShape& shape, const Pages& pages,
                         int sequence, int head, int i, int position, int block) {
     const int slot = position % pages.block_tokens;
+    begins = slot == 0;
     if (i != 0 && slot != 0) return;
     cell = int64_t{block} * shape.kv_heads + head;
     if (i == 0 && position > 0 && (slot != 0 || plane.groups())) {
@@ -249,7 +251,6 @@ struct Running {
     } else if (position % shape.group_tokens == 0) {
       scale = position == 0 ? 1.0f : group_scale(__uint_as_float(absmax), plane.type);
     }
-    if (threadIdx.x % kWarp == 0) plane.scale[cell] = scale;
   }
 };
 
@@ -263,10 +264,16 @@ __global__ void __launch_bounds__(kThreads + 2 * kWarp)
   const int head = static_cast<int>(blockIdx.x), sequence = static_cast<int>(blockIdx.y);
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const Span span = pages.span(sequence);
-  // What the first row needs of the batch and of the table.
+  // What the first row needs of the batch, of the table and of what steps before left in the cache.
   LaneAngles own{};
   if (Rope && warp != 1 && span.rows > 0) own = load_angles(angles, span.first_position);
   int block = warp < 2 && span.rows > 0 ? pages.block_of(sequence, span.first_position) : -1;
+  const Plane<T>& plane = planes.of[warp & 1];
+  const bool fp8 = is_fp8(plane.type);
+  Running running;
+  if (fp8 && block >= 0) {
+    running.enter(plane, shape, pages, sequence, head, 0, span.first_position, block);
+  }
   wait_for_previous();
 
   if (warp >= 2) {
@@ -279,9 +286,6 @@ __global__ void __launch_bounds__(kThreads + 2 * kWarp)
     }
     return;
   }
-  const Plane<T>& plane = planes.of[warp];
-  const bool fp8 = is_fp8(plane.type);
-  Running running;
   for (int i = 0; i < span.rows; ++i) {
     const int position = span.first_position + i, slot = position % pages.block_tokens;
     if (i > 0) {
@@ -289,7 +293,8 @@ __global__ void __launch_bounds__(kThreads + 2 * kWarp)
       if (slot == 0) block = pages.block_of(sequence, position);
     }
     if (fp8 && block >= 0) {
-      running.enter(plane, shape, pages, sequence, head, i, position, block);
+      if (i > 0) running.enter(plane, shape, pages, sequence, head, i, position, block);
+      if (running.begins && threadIdx.x % kWarp == 0) plane.scale[running.cell] = running.scale;
     }
     T* const x = plane.x.at(span.first_row + i, head);
     const HeadRow row = Rope && warp == 0 ? rotate_head(x, angles, own) : load_head(x, shape.dim);

@@ -49,8 +49,12 @@ TEST(Pick, KeepsOneOrderOfSummationForEveryNumberOfRows) {
 TEST(Pick, HonoursPinsAndSaysWhyNothingRuns) {
   const ops::OpDesc desc{.op = "linear", .m = 1, .n = 8, .k = 8};
   EXPECT_EQ(pick(kRows, desc, CpuCaps{}, "c").row->name, "c");
+  // A pinned kernel runs what it can; the table decides about the rest.
+  const auto other = pick(kRows, desc, CpuCaps{}, "d");
+  EXPECT_EQ(other.row->name, "a");
+  EXPECT_EQ(other.rejected[0].reason, "needs a moon");
   try {
-    pick(kRows, desc, CpuCaps{}, "d");
+    pick({kRows[3]}, desc, CpuCaps{}, "d");
     FAIL();
   } catch (const Fault& fault) {
     EXPECT_THAT(fault.what(), HasSubstr("needs a moon"));

@@ -1,0 +1,136 @@
+// norm_linear_group against its parts: the same stream, and outputs that differ by what another
+// order of summation and a code on the other side of a rounding may do.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "conformance/oracle.h"
+#include "conformance/rig.h"
+
+namespace octet::conformance {
+namespace {
+
+double same(bool equal) {
+  return equal ? 0.0 : std::numeric_limits<double>::infinity();
+}
+
+struct Case {
+  int64_t m, k;
+  std::vector<int64_t> outputs;
+  QuantFormat weight;
+  std::optional<QuantFormat> input;
+  bool has_delta = true, calibrated = false;
+  DType norm = DType::bf16;
+  std::string name() const {
+    return fmt::format("m={} k={} {} weights w={} x={}{}{} norm={}", m, k, outputs.size(),
+                       octet::to_string(weight), input ? octet::to_string(*input) : "bf16",
+                       calibrated ? " calibrated" : "", has_delta ? "" : " no delta",
+                       name_of(norm));
+  }
+};
+
+constexpr QuantFormat kRow{Fp8::e4m3, grids::row, ScaleType::f32};
+constexpr QuantFormat kTensor{Fp8::e4m3, grids::tensor, ScaleType::f32};
+constexpr QuantFormat kBlock{Fp8::e4m3, grids::block128, ScaleType::f32};
+constexpr QuantFormat kGroup{Fp8::e4m3, grids::group128, ScaleType::f32};
+
+void run_case(const Case& c) {
+  for_each_backend([&](ops::Backend& backend, const std::string& name) {
+    Rig rig(backend);
+    const Shape shape{c.m, c.k};
+    const Floats x = random_values(31, c.m * c.k), d = random_values(32, c.m * c.k, 0.5f);
+    const ops::NormWeight norm{rig.put(c.norm, {c.k}, random_values(33, c.k)), 1e-5f};
+    std::vector<HostQuant> hosts;
+    std::vector<ops::Linear> linears(c.outputs.size());
+    for (size_t i = 0; i < linears.size(); ++i) {
+      ops::Linear& w = linears[i];
+      w.out = c.outputs[i];
+      w.in = c.k;
+      hosts.push_back(quantized(c.weight, w.out, c.k, random_values(40 + i, w.out * c.k, 0.25f)));
+      w.quant = rig.put(hosts.back());
+      w.input = c.input;
+      if (i == 0) w.bias = rig.put(DType::bf16, {w.out}, random_values(50, w.out));
+      if (c.calibrated) {
+        w.when = InputScale::calibrated;
+        w.input_scale = rig.put(DType::f32, {1}, {0.0625f});
+      }
+    }
+    // The first weight alone has a bias.
+    std::vector<const ops::Linear*> ws;
+    for (const ops::Linear& w : linears) ws.push_back(&w);
+
+    struct Run {
+      Tensor stream;
+      std::vector<Tensor> outs;
+    };
+    const auto run = [&](auto&& call) {
+      const Tensor residual = rig.put(DType::bf16, shape, x), spare = rig.make(DType::bf16, shape);
+      const Tensor delta = c.has_delta ? rig.put(DType::bf16, shape, d) : Tensor{};
+      ops::Activation normed{rig.make(DType::bf16, shape)};
+      if (c.input && !c.calibrated) normed.quant = rig.make(*c.input, c.m, c.k);
+      Run result;
+      for (const int64_t n : c.outputs) result.outs.push_back(rig.make(DType::bf16, {c.m, n}));
+      result.stream = call(residual, delta, spare, normed, result.outs);
+      return result;
+    };
+    const Run fused = run([&](auto&... t) {
+      const auto [residual, delta, spare, normed, outs] = std::tie(t...);
+      return backend.norm_linear_group(residual, delta, spare, norm, normed, ws, outs);
+    });
+    const Run parts = run([&](auto&... t) {
+      const auto [residual, delta, spare, normed, outs] = std::tie(t...);
+      return backend.ops::Backend::norm_linear_group(residual, delta, spare, norm, normed, ws,
+                                                     outs);
+    });
+    report("norm_linear_group", name, c.name() + " stream",
+           same(rig.get(fused.stream) == rig.get(parts.stream)));
+
+    // What was multiplied, nearly: for the size of the sums.
+    const Floats stream = rig.get(parts.stream), weight = rig.get(norm.weight);
+    for (size_t i = 0; i < ws.size(); ++i) {
+      const int64_t n = c.outputs[i];
+      std::vector<Budget> budget;
+      for (int64_t row = 0; row < c.m; ++row) {
+        double squares = 0.0;
+        for (int64_t k = 0; k < c.k; ++k)
+          squares += std::pow(double{stream[static_cast<size_t>(row * c.k + k)]}, 2);
+        const double factor = 1.0 / std::sqrt(squares / static_cast<double>(c.k) + 1e-5);
+        for (int64_t o = 0; o < n; ++o) {
+          double magnitude = 0.0, most = 0.0;
+          for (int64_t k = 0; k < c.k; ++k) {
+            const double product = std::abs(stream[static_cast<size_t>(row * c.k + k)] * factor *
+                                            weight[static_cast<size_t>(k)] *
+                                            hosts[i].values[static_cast<size_t>(o * c.k + k)]);
+            magnitude += product;
+            most = std::max(most, product);
+          }
+          Budget b = budgets::reordered_sum(c.k, magnitude);
+          b.abs += 2 * budgets::kE4m3Rounding * most;  // one code of x that rounds the other way
+          budget.push_back(with_output(b, DType::bf16));
+        }
+      }
+      const Floats want = rig.get(parts.outs[i]);
+      report("norm_linear_group", name, fmt::format("{} output {}", c.name(), i),
+             worst(rig.get(fused.outs[i]), to_doubles(want), [&](size_t j) { return budget[j]; }));
+    }
+  });
+}
+
+TEST(NormLinearGroup, EqualsItsParts) {
+  for (const int64_t m : {1, 2, 3, 4, 9}) {
+    for (const int64_t k : {128, 272, 2048}) {
+      run_case({m, k, {48, 16, 33}, kRow, kRow});
+      if (k % 128 == 0) run_case({m, k, {256, 128}, kBlock, kGroup});
+    }
+  }
+  run_case({1, 8192, {64}, kRow, kRow});
+  run_case({2, 4096, {40, 40}, kRow, kRow});
+  run_case({1, 4096, {5000, 24}, kRow, kRow});  // several tiles a block
+  run_case({1, 512, {64, 64}, kTensor, kTensor});
+  run_case({1, 512, {64, 64}, kRow, kTensor, true, true});
+  run_case({1, 512, {64, 64}, kRow, kRow, false});
+  run_case({1, 512, {64, 64}, kRow, kRow, true, false, DType::f32});
+  run_case({1, 512, {64, 64}, kRow, std::nullopt});
+}
+
+}  // namespace
+}  // namespace octet::conformance
