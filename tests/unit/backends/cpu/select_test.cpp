@@ -54,7 +54,7 @@ TEST(Pick, HonoursPinsAndSaysWhyNothingRuns) {
   EXPECT_EQ(other.row->name, "a");
   EXPECT_EQ(other.rejected[0].reason, "needs a moon");
   try {
-    pick({kRows[3]}, desc, CpuCaps{}, "d");
+    pick(std::vector<LinearRow>{kRows[3]}, desc, CpuCaps{}, "d");
     FAIL();
   } catch (const Fault& fault) {
     EXPECT_THAT(fault.what(), HasSubstr("needs a moon"));
