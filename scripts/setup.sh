@@ -22,8 +22,8 @@ for arg in "$@"; do
 done
 
 build="g++ cmake ninja-build pkg-config libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev
-       libsimdjson-dev libpcre2-dev"
-testing="libgtest-dev libgmock-dev librapidcheck-dev python3 python3-venv"
+       libsimdjson-dev libpcre2-dev libutf8proc-dev python3 python3-pip"
+testing="libgtest-dev libgmock-dev librapidcheck-dev python3-venv"
 system=$(. /etc/os-release 2>/dev/null && echo "${ID:-unknown} ${VERSION_ID:-}" || echo unknown)
 case $system in
   "debian 12")  # its libboost-dev is 1.74, and its default clang (14) lacks parts of C++20
@@ -91,6 +91,12 @@ if [ -n "$list" ]; then
     echo "setup.sh: still missing after the installation: $list" >&2
     exit 1
   fi
+fi
+
+# Only chat templates need this; all else is built and works without it.
+if ! scripts/fetch_jinja.sh; then
+  echo "setup.sh: the engine of chat templates could not be fetched, so this build cannot chat." >&2
+  echo "Run scripts/fetch_jinja.sh again when PyPI can be reached." >&2
 fi
 
 if [ $tests = yes ]; then

@@ -91,29 +91,15 @@ bool AddedTokenMatcher::touches_word(std::string_view before, std::string_view a
   return is_word(last_character(before)) || is_word(first_character(after));
 }
 
-void AddedTokenMatcher::split(std::string_view text, bool parse_special,
+void AddedTokenMatcher::split(int pass, std::string_view text, const AddedTokenSearch& search,
                               std::vector<AddedTokenSpan>& spans) const {
   if (text.empty()) return;
-  const size_t first = spans.size();
-  if (any_[0]) {
-    split_pass(text, parse_special, roots_[0], starts_[0], spans);
-  } else {
+  if (!any_[pass]) {
     spans.push_back({text, -1});
+    return;
   }
-  if (!any_[1]) return;
-  const std::vector<AddedTokenSpan> raw(spans.begin() + static_cast<ptrdiff_t>(first), spans.end());
-  spans.resize(first);
-  for (const AddedTokenSpan& span : raw) {
-    if (span.id >= 0) {
-      spans.push_back(span);
-    } else {
-      split_pass(span.text, parse_special, roots_[1], starts_[1], spans);
-    }
-  }
-}
-
-void AddedTokenMatcher::split_pass(std::string_view text, bool parse_special, int32_t root,
-                                   const bool* starts, std::vector<AddedTokenSpan>& spans) const {
+  const int32_t root = roots_[pass];
+  const bool* starts = starts_[pass];
   size_t done = 0;  // text before this is in `spans`
   for (size_t at = 0; at < text.size();) {
     if (!starts[static_cast<uint8_t>(text[at])]) {
@@ -138,7 +124,12 @@ void AddedTokenMatcher::split_pass(std::string_view text, bool parse_special, in
     size_t begin = at, end = found_end;
     at = found_end;  // also where the match is dropped below: its text is not searched again
     const Flags& token = tokens_[found];
-    if (token.special && !parse_special) continue;
+    if (token.special && !search.parse_special) continue;
+    if (const auto wall = std::ranges::upper_bound(search.walls, begin);
+        wall != search.walls.end() && *wall < end) {
+      at = begin + 1;  // what begins behind the wall may be found
+      continue;
+    }
     if (token.single_word && touches_word(text.substr(0, begin), text.substr(end))) continue;
     if (token.lstrip) {
       // White space that the token before has taken stays its own.
@@ -147,7 +138,7 @@ void AddedTokenMatcher::split_pass(std::string_view text, bool parse_special, in
     if (token.rstrip) end += white_space_prefix(text.substr(end));
     if (done < begin) spans.push_back({text.substr(done, begin - done), -1});
     // A token of white space all of which an earlier token took: nothing is left for an lstrip one.
-    if (begin < end) spans.push_back({{}, token.id});
+    if (begin < end) spans.push_back({text.substr(begin, end - begin), token.id});
     done = std::max(done, end);
   }
   if (done < text.size()) spans.push_back({text.substr(done), -1});

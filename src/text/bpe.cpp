@@ -5,6 +5,8 @@
 #include <cstring>
 #include <limits>
 
+#include "text/utf8.h"
+
 namespace octet::text {
 namespace {
 
@@ -55,17 +57,18 @@ void PieceCache::put(std::string_view piece, uint64_t hash, const int32_t* ids, 
 
 Bpe::Bpe(BpeModel model, const StringIdMap& vocabulary)
     : bytes_(model.bytes),
+      characters_(model.characters),
+      unknown_(model.unknown),
       fuse_unknown_(model.fuse_unknown),
       ignore_merges_(model.ignore_merges),
       merges_(std::bit_ceil(2 * model.merges.size() + 2)),
       vocabulary_(vocabulary) {
-  for (size_t rank = 0; rank < model.merges.size(); ++rank) {
-    const Merge& merge = model.merges[rank];
+  for (const Merge& merge : model.merges) {
     const uint64_t key = pair_key(merge.left, merge.right);
     size_t i = pair_hash(key);
     const size_t mask = merges_.size() - 1;
     while (merges_[i & mask].rank >= 0 && merges_[i & mask].pair != key) ++i;
-    merges_[i & mask] = {key, static_cast<int32_t>(rank), merge.result};
+    merges_[i & mask] = {key, merge.rank, merge.result};
   }
 }
 
@@ -79,8 +82,43 @@ const Bpe::Slot* Bpe::find_merge(int32_t left, int32_t right) const {
   }
 }
 
+void Bpe::spell_bytes(std::string_view piece, std::vector<int32_t>& ids) const {
+  bool after_unknown = false;
+  for (const char c : piece) {
+    const ByteSymbols& symbols = bytes_[static_cast<uint8_t>(c)];
+    if (symbols.unknown && after_unknown && fuse_unknown_) continue;
+    after_unknown = symbols.unknown;
+    ids.insert(ids.end(), symbols.ids, symbols.ids + symbols.count);
+  }
+}
+
+// As the reference does it, an unknown token stays pending while bytes are spelled: it comes behind
+// them.
+void Bpe::spell_characters(std::string_view piece, std::vector<int32_t>& ids) const {
+  bool pending = false;
+  const auto put_pending = [&] {
+    if (pending) ids.push_back(unknown_);
+    pending = false;
+  };
+  while (!piece.empty()) {
+    const std::string_view character = piece.substr(0, utf8_step(piece).bytes);
+    piece.remove_prefix(character.size());
+    if (const int32_t id = vocabulary_.find(character); id >= 0) {
+      put_pending();
+      ids.push_back(id);
+    } else if (std::ranges::all_of(
+                   character, [&](char c) { return bytes_[static_cast<uint8_t>(c)].count > 0; })) {
+      for (const char c : character) ids.push_back(bytes_[static_cast<uint8_t>(c)].ids[0]);
+    } else if (unknown_ >= 0) {
+      if (!fuse_unknown_) put_pending();
+      pending = true;
+    }
+  }
+  put_pending();
+}
+
 void Bpe::encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids) const {
-  if (piece.size() == 1 && bytes_[static_cast<uint8_t>(piece[0])].count == 1) {
+  if (piece.size() == 1 && !characters_ && bytes_[static_cast<uint8_t>(piece[0])].count == 1) {
     ids.push_back(bytes_[static_cast<uint8_t>(piece[0])].ids[0]);
     return;
   }
@@ -96,12 +134,10 @@ void Bpe::encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>&
   }
 
   scratch.ids.clear();
-  bool after_unknown = false;
-  for (const char c : piece) {
-    const ByteSymbols& symbols = bytes_[static_cast<uint8_t>(c)];
-    if (symbols.unknown && after_unknown && fuse_unknown_) continue;
-    after_unknown = symbols.unknown;
-    scratch.ids.insert(scratch.ids.end(), symbols.ids, symbols.ids + symbols.count);
+  if (characters_) {
+    spell_characters(piece, scratch.ids);
+  } else {
+    spell_bytes(piece, scratch.ids);
   }
   if (scratch.ids.size() <= kShortPiece) {
     merge_short(scratch);

@@ -1,5 +1,6 @@
-// Byte-pair encoding: a piece of text becomes the ids of its bytes, and then, again and again, the
-// neighbours whose merge has the lowest rank become one; the leftmost of equals goes first.
+// Byte-pair encoding: a piece of text becomes the ids of its bytes (or characters), and then, again
+// and again, the neighbours whose merge has the lowest rank become one; the leftmost of equals goes
+// first.
 // Rule: Sennrich et al. 2016 in the order of Hugging Face tokenizers, models/bpe/{model,word}.rs.
 #pragma once
 
@@ -14,12 +15,14 @@
 
 namespace octet::text {
 
-// `left` and `right` side by side become `result`. Its rank is its place in the list of merges.
+// `left` and `right` side by side become `result`. The lowest rank, which is not negative, goes
+// first.
 struct Merge {
-  int32_t left, right, result;
+  int32_t left, right, result, rank;
 };
 
-// What a byte is before any merge.
+// What a byte is before any merge; where symbols are characters, what it is as one of those that
+// spell a character that is not in the vocabulary.
 struct ByteSymbols {
   int32_t ids[2] = {-1, -1};  // two where byte_fallback spells the byte's letter as <0xHH><0xHH>
   uint8_t count = 0;          // 0: the byte is not in the vocabulary and vanishes
@@ -28,8 +31,13 @@ struct ByteSymbols {
 
 struct BpeModel {
   std::array<ByteSymbols, 256> bytes;
-  std::vector<Merge> merges;   // a pair listed twice has the later rank
-  bool fuse_unknown = false;   // neighbouring unknown bytes become one unknown token
+  std::vector<Merge> merges;  // a pair listed twice has the later rank
+  // Merging begins with characters, as SentencePiece models do, and not with bytes. A character
+  // that is not in the vocabulary is spelled by `bytes` if all of its bytes have symbols there,
+  // else it is `unknown`, else (-1) it vanishes.
+  bool characters = false;
+  int32_t unknown = -1;
+  bool fuse_unknown = false;   // neighbouring unknown bytes or characters become one unknown token
   bool ignore_merges = false;  // a piece that is itself a token is that token (Llama-3)
 };
 
@@ -74,8 +82,8 @@ class Bpe {
     std::vector<Candidate> heap;
   };
 
-  // `vocabulary` maps the bytes of a token to its id; used for ignore_merges only, and must outlive
-  // this.
+  // `vocabulary` maps the bytes of a token to its id; used for characters and ignore_merges, and
+  // must outlive this.
   Bpe(BpeModel model, const StringIdMap& vocabulary);
 
   // Appends the ids of `piece` to `ids`. O(n log n) in its bytes. The piece has at most 2^31-1
@@ -88,10 +96,14 @@ class Bpe {
     int32_t rank = -1, result = -1;
   };
   const Slot* find_merge(int32_t left, int32_t right) const;
+  void spell_bytes(std::string_view piece, std::vector<int32_t>& ids) const;
+  void spell_characters(std::string_view piece, std::vector<int32_t>& ids) const;
   void merge_short(Scratch& scratch) const;
   void merge_long(Scratch& scratch) const;
 
   std::array<ByteSymbols, 256> bytes_;
+  bool characters_;
+  int32_t unknown_;
   bool fuse_unknown_, ignore_merges_;
   std::vector<Slot> merges_;  // open addressing, a power of two, at most half full
   const StringIdMap& vocabulary_;

@@ -8,14 +8,15 @@ std::string Detokenizer::push(int32_t id) {
   std::string text;
   if (skip_special_ && tokenizer_->is_special(id)) return text;
   pending_ += tokenizer_->token_bytes(id);
-  pending_.erase(0, append_decided_utf8(pending_, text));
+  pending_.erase(0, append_decided_utf8(pending_, text, replacement_));
   return text;
 }
 
 std::string Detokenizer::flush() {
-  const bool incomplete = !pending_.empty();
+  std::string text;
+  if (!pending_.empty()) append_replacement(pending_.size(), replacement_, text);
   pending_.clear();
-  return std::string(incomplete ? kReplacement : "");
+  return text;
 }
 
 }  // namespace octet::text

@@ -99,6 +99,7 @@ bool PreTokenizer::split(std::string_view text, Scratch& scratch, const Take& ta
 bool PreTokenizer::split_from(size_t stage, std::string_view text, Scratch& scratch,
                               const Take& take) const {
   if (stage == prefix_space_before_ && add_prefix_space_ && text.front() != ' ') {
+    scratch.spaced_from = text.data();
     scratch.spaced.assign(1, ' ').append(text);
     text = scratch.spaced;
   }

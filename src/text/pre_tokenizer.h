@@ -38,7 +38,9 @@ class PreTokenizer {
   // Memory of one caller, kept between calls so that they need not allocate.
   struct Scratch {
     RegexScratch regex;
-    std::string spaced;  // the piece at hand with its prefix space, if it got one
+    // The piece at hand with its prefix space, if it got one, and where it stands in the text.
+    std::string spaced;
+    const char* spaced_from = nullptr;
   };
 
   // Applies `splits` in order. Then ByteLevel's part: with `add_prefix_space` each piece that does
@@ -51,8 +53,8 @@ class PreTokenizer {
   using Take = std::function<bool(std::string_view piece)>;
 
   // Gives the pieces of `text` (valid UTF-8), none empty, to `take`, in order; false if that ended
-  // it. A piece is good until `take` returns. Throws Error where a pattern gives up (see
-  // Regex::search).
+  // it. A piece is good until `take` returns; it is a part of `text` or, with a prefix space, of
+  // `scratch.spaced`. Throws Error where a pattern gives up (see Regex::search).
   bool split(std::string_view text, Scratch& scratch, const Take& take) const;
 
  private:

@@ -137,7 +137,9 @@ Regex Regex::compile(std::string_view pattern, std::string where) {
 }
 
 Regex Regex::literal(std::string_view text, std::string where) {
-  return build(text, std::string(text), PCRE2_UTF | PCRE2_LITERAL, std::move(where));
+  Regex regex = build(text, std::string(text), PCRE2_UTF | PCRE2_LITERAL, std::move(where));
+  regex.literal_ = true;
+  return regex;
 }
 
 Regex Regex::build(std::string_view source, const std::string& translated, uint32_t options,

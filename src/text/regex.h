@@ -56,6 +56,9 @@ class Regex {
   // The pattern as the file has it.
   const std::string& pattern() const { return pattern_; }
 
+  // Whether it was made by literal().
+  bool is_literal() const { return literal_; }
+
  private:
   struct Code;
   Regex();
@@ -64,6 +67,7 @@ class Regex {
 
   std::unique_ptr<Code> code_;
   std::string pattern_;
+  bool literal_ = false;
   std::string where_;
 };
 

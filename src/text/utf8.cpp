@@ -65,7 +65,12 @@ bool is_valid_utf8(std::string_view text) {
   }
 }
 
-size_t append_decided_utf8(std::string_view text, std::string& out) {
+void append_replacement(size_t bytes, Replacement replacement, std::string& out) {
+  const size_t count = replacement == Replacement::each_byte ? bytes : 1;
+  for (size_t i = 0; i < count; ++i) out.append(kReplacement);
+}
+
+size_t append_decided_utf8(std::string_view text, std::string& out, Replacement replacement) {
   size_t at = 0;
   while (at < text.size()) {
     const size_t ascii = ascii_prefix(text.substr(at));
@@ -74,16 +79,21 @@ size_t append_decided_utf8(std::string_view text, std::string& out) {
     if (at == text.size()) break;
     const Utf8Step step = utf8_step(text.substr(at));
     if (step.kind == Utf8Step::incomplete) break;
-    out.append(step.kind == Utf8Step::valid ? text.substr(at, step.bytes) : kReplacement);
+    if (step.kind == Utf8Step::valid) {
+      out.append(text, at, step.bytes);
+    } else {
+      append_replacement(step.bytes, replacement, out);
+    }
     at += step.bytes;
   }
   return at;
 }
 
-std::string replace_invalid_utf8(std::string_view text) {
+std::string replace_invalid_utf8(std::string_view text, Replacement replacement) {
   std::string out;
   out.reserve(text.size());
-  if (append_decided_utf8(text, out) < text.size()) out.append(kReplacement);
+  const size_t decided = append_decided_utf8(text, out, replacement);
+  if (decided < text.size()) append_replacement(text.size() - decided, replacement, out);
   return out;
 }
 

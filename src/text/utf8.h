@@ -32,13 +32,22 @@ Utf8Step utf8_step(std::string_view text);
 // Whether all of `text` is well-formed.
 bool is_valid_utf8(std::string_view text);
 
-// `text` with each maximal invalid subpart replaced by U+FFFD. An incomplete end counts as invalid.
-std::string replace_invalid_utf8(std::string_view text);
+// What becomes one U+FFFD: a maximal invalid subpart, or each byte of one, as decoders with byte
+// fallback have it.
+enum class Replacement { each_subpart, each_byte };
+
+// `text` with what is invalid replaced by U+FFFD. An incomplete end counts as invalid.
+std::string replace_invalid_utf8(std::string_view text,
+                                 Replacement replacement = Replacement::each_subpart);
+
+// Appends what takes the place of one invalid subpart of `bytes` bytes.
+void append_replacement(size_t bytes, Replacement replacement, std::string& out);
 
 // Appends to `out` as much of `text` as is decided: valid sequences as they are and U+FFFD for each
 // invalid subpart. Returns the number of bytes consumed; the rest, at most 3 bytes, is an
 // incomplete sequence whose fate depends on what follows.
-size_t append_decided_utf8(std::string_view text, std::string& out);
+size_t append_decided_utf8(std::string_view text, std::string& out,
+                           Replacement replacement = Replacement::each_subpart);
 
 // The code point of a well-formed sequence, as utf8_step measured it.
 char32_t utf8_code_point(std::string_view sequence);

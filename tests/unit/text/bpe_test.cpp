@@ -19,7 +19,7 @@ BpeModel random_model(std::mt19937& rng, int merges) {
   int32_t next = 4;
   for (int i = 0; i < merges; ++i) {
     std::uniform_int_distribution<int32_t> pick(0, next - 1);
-    model.merges.push_back({pick(rng), pick(rng), next});
+    model.merges.push_back({pick(rng), pick(rng), next, i});
     ++next;
   }
   return model;
@@ -28,10 +28,7 @@ BpeModel random_model(std::mt19937& rng, int merges) {
 // The definition, word for word: lowest rank first, the leftmost of equals.
 std::vector<int32_t> encode_slowly(const BpeModel& model, const std::string& piece) {
   std::map<std::pair<int32_t, int32_t>, std::pair<int, int32_t>> ranks;
-  for (size_t r = 0; r < model.merges.size(); ++r) {
-    const Merge& m = model.merges[r];
-    ranks[{m.left, m.right}] = {static_cast<int>(r), m.result};
-  }
+  for (const Merge& m : model.merges) ranks[{m.left, m.right}] = {m.rank, m.result};
   std::vector<int32_t> ids;
   for (const char c : piece) ids.push_back(model.bytes[static_cast<uint8_t>(c)].ids[0]);
   for (;;) {

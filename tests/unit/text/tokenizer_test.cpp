@@ -276,19 +276,19 @@ std::string load_error(const Json& tokenizer, const Json& config = nullptr) {
 
 TEST(TokenizerErrors, NameFilePathValueAndWhatIsAccepted) {
   Json json = small_tokenizer_json();
-  json["normalizer"] = {{"type", "Sequence"}, {"normalizers", {{{"type", "NFC"}}}}};
+  json["normalizer"] = {{"type", "Sequence"}, {"normalizers", {{{"type", "NFKC"}}}}};
   EXPECT_THAT(load_error(json),
               AllOf(HasSubstr("unsupported normalizer"),
                     HasSubstr("model/tokenizer.json, $.normalizer.normalizers[0].type"),
-                    HasSubstr("\"NFC\""), HasSubstr("null, or a Sequence of none")));
+                    HasSubstr("\"NFKC\""), HasSubstr("null, NFC, Prepend, Replace")));
   json["normalizer"]["normalizers"] = Json::array();
   EXPECT_EQ(load_error(json), "no error");
 
-  json["pre_tokenizer"] = {{"type", "Metaspace"}};
-  EXPECT_THAT(load_error(json), AllOf(HasSubstr("$.pre_tokenizer.type"), HasSubstr("Metaspace"),
-                                      HasSubstr("Sequence, Split, Digits, ByteLevel")));
+  json["pre_tokenizer"] = {{"type", "Whitespace"}};
+  EXPECT_THAT(load_error(json), AllOf(HasSubstr("$.pre_tokenizer.type"), HasSubstr("Whitespace"),
+                                      HasSubstr("Sequence, Split, Digits, Punctuation")));
   json["pre_tokenizer"] = nullptr;
-  EXPECT_THAT(load_error(json), HasSubstr("no ByteLevel"));
+  EXPECT_THAT(load_error(json), HasSubstr("ByteLevel in both, or in neither"));
 }
 
 TEST(TokenizerErrors, CoverEveryPartOfTheFile) {
@@ -310,7 +310,8 @@ TEST(TokenizerErrors, CoverEveryPartOfTheFile) {
   EXPECT_THAT(with("/model/ignore_merges", "yes"), HasSubstr("true or false"));
   EXPECT_THAT(with("/model/vocab", nullptr), HasSubstr("missing member \"vocab\""));
   EXPECT_THAT(with("/model", 3), HasSubstr("an object"));
-  EXPECT_THAT(with("/decoder", {{"type", "Metaspace"}}), HasSubstr("unsupported decoder"));
+  EXPECT_THAT(with("/decoder", {{"type", "WordPiece"}}), HasSubstr("unsupported decoder"));
+  EXPECT_THAT(with("/decoder", {{"type", "Metaspace"}}), HasSubstr("ByteLevel in both"));
   EXPECT_THAT(with("/decoder", nullptr), HasSubstr("decoder"));
   EXPECT_THAT(with("/post_processor", {{"type", "BertProcessing"}}), HasSubstr("post-processor"));
   EXPECT_THAT(with("/added_tokens/0/id", 97), HasSubstr("$.added_tokens[0].id"));
