@@ -13,9 +13,13 @@
 #include "cli/verbs.h"
 #include "model/binder.h"
 #include "numerics/scheme.h"
+#include "text/jinja.h"
 
 namespace octet::cli {
 namespace {
+
+constexpr const char* kNoJinja =
+    "run scripts/setup.sh, which fetches the engine that they need, and build again";
 
 struct DoctorOptions {
   std::string nvml_library, json;
@@ -214,7 +218,8 @@ int run_doctor(Args args) {
         line("threads", fmt::format("{} by default, {} logical", default_thread_count(),
                                     std::thread::hardware_concurrency())) +
         line("memory", show_bytes(static_cast<double>(memory)) + " free") +
-        text_of("--device cpu", cpu);
+        text_of("--device cpu", cpu) +
+        line("chat templates", text::has_jinja() ? "work" : "missing: " + std::string(kNoJinja));
     if (!report.driver.empty()) {
       text += fmt::format("NVIDIA driver {}, for CUDA {}.{}\n", report.driver,
                           report.cuda_version / 1000, report.cuda_version % 1000 / 10);
@@ -242,6 +247,7 @@ int run_doctor(Args args) {
   cpu_json["threads"] = default_thread_count();
   cpu_json["memory_free"] = memory;
   write_json(o.json, {{"version", OCTET_VERSION},
+                      {"chat_templates", text::has_jinja()},
                       {"cpu", cpu_json},
                       {"cuda",
                        {{"built", built_with_cuda()},

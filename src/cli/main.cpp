@@ -26,6 +26,7 @@ struct Verb {
 constexpr Verb kVerbs[] = {
     {"serve", "an OpenAI-compatible server", run_serve},
     {"generate", "one completion, or a file of prompts", run_generate},
+    {"chat", "a conversation in the terminal", run_chat},
     {"quantize", "a 16-bit checkpoint becomes an FP8 one", run_quantize},
     {"convert", "a GGUF file becomes a directory in Hugging Face layout", run_convert},
     {"eval", "perplexity, fidelity against a baseline, retrieval", run_eval},

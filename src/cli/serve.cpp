@@ -4,9 +4,11 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <optional>
 
 #include "base/atomic_write.h"
 #include "base/log.h"
+#include "cli/chat_model.h"
 #include "cli/open_model.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
@@ -21,7 +23,7 @@ struct ServeOptions {
   BackendOptions backend;
   server::ServerOptions server;
   engine::EngineOptions engine;
-  std::string port_file;
+  std::string port_file, chat_template;
   int64_t request_timeout_s = 30;
   int64_t max_request_bytes = 8 << 20;
   bool allow_shared_scales = false;
@@ -39,6 +41,7 @@ OptionTable table_of(ServeOptions& o) {
             {.metavar = "FILE", .written = true});
   table.add("--served-model-name", &o.server.served_name,
             "name of the model in the API; its directory's name if not given");
+  add_chat_row(table, &o.chat_template);
   table.add("--api-key", &o.server.api_key, "key that clients must send to reach /v1");
   table.add(
       "--request-timeout", &o.request_timeout_s,
@@ -119,6 +122,19 @@ std::string url(const std::string& host, int port) {
   return fmt::format("http://{}{}{}:{}/v1", v6 ? "[" : "", name, v6 ? "]" : "", port);
 }
 
+// A model without a template is served all the same: it completes, and says why it does not chat.
+std::optional<text::ChatTemplate> try_chat(const OpenModel& open, const std::string& model_path,
+                                           const std::string& file, std::string& why_not) {
+  try {
+    return open_chat(open, model_path, file);
+  } catch (const Error& error) {
+    if (!file.empty()) throw;
+    why_not = error.what();
+    log::info("no chat: {}", why_not);
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 int run_serve(Args args) {
@@ -139,7 +155,9 @@ int run_serve(Args args) {
   server::Server server(o.server);
 
   OpenModel open(o.model);
-  const text::Tokenizer& tokenizer = open.tokenizer();
+  std::string why_no_chat;
+  const std::optional<text::ChatTemplate> chat =
+      try_chat(open, o.model.path, o.chat_template, why_no_chat);
   const std::unique_ptr<ops::Backend> backend = open_backend(o.backend);
   const model::Model& model = open.load(*backend, open.max_model_len());
   refuse_shared_scales(model, o.allow_shared_scales);
@@ -150,7 +168,8 @@ int run_serve(Args args) {
   engine::Engine engine(model, *backend, o.engine);
   log::info("{} on {}, memory:\n{}", o.server.served_name, backend->info().name,
             engine::to_string(engine.ledger()));
-  return server.run(engine, tokenizer, [&] {
+  const server::ServedText text{open.tokenizer(), chat ? &*chat : nullptr, why_no_chat};
+  return server.run(engine, text, [&] {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     log::info("ready after {:.2f} s: {} at {}", took.count(), o.server.served_name,
               url(o.server.host, server.port()));

@@ -12,6 +12,7 @@ using Args = std::span<const std::string>;
 
 int run_serve(Args args);
 int run_generate(Args args);
+int run_chat(Args args);
 int run_quantize(Args args);
 int run_convert(Args args);
 int run_eval(Args args);

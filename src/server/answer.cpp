@@ -94,7 +94,7 @@ Choice Answer::take(int32_t index) {
   Choice choice{.index = index};
   choice.text = std::exchange(text_, {});
   if (request_.generation.sampling.logprobs >= 0) {
-    choice.logprobs = logprobs_json(std::exchange(logprobs_, {}));
+    choice.logprobs = request_.format->logprobs(std::exchange(logprobs_, {}));
   }
   choice.finish_reason = finish_reason_;
   choice.stop_reason = stop_reason_;

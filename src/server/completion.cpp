@@ -23,6 +23,7 @@ namespace asio = boost::asio;
 struct Running {
   uint64_t engine_id = 0;
   Answer answer;
+  bool opened = false;  // its first chunk was sent
 };
 
 // Cancels what is still running when the request ends, however it ends.
@@ -47,16 +48,26 @@ using Ids = std::vector<int32_t>;
 
 // A text is encoded up to the longest prompt that can be admitted and no further.
 Ids encode_text(const CompletionContext& context, const CompletionRequest& request,
-                const std::string& text) {
+                const std::string& text, std::span<const size_t> walls = {}) {
   const int64_t most = context.served.max_model_len - 1;  // one is for the output
   std::optional<Ids> ids = context.tokenizer.encode_at_most(
-      static_cast<size_t>(most), text, {.add_special_tokens = request.add_special});
+      static_cast<size_t>(most), text, {.add_special_tokens = request.add_special, .walls = walls});
   if (ids) return std::move(*ids);
   throw ApiError(400,
                  fmt::format("The prompt has more than {} tokens ({} bytes of text); the maximum "
                              "context length is {} tokens, of which at least 1 is for the output.",
                              most, text.size(), context.served.max_model_len),
-                 "BadRequestError", "prompt");
+                 "BadRequestError", std::string(request.format->prompt_field));
+}
+
+Ids encode_prompt(const CompletionContext& context, const CompletionRequest& request,
+                  const Prompt& prompt) {
+  if (const auto* ids = std::get_if<Ids>(&prompt)) return *ids;
+  if (const auto* text = std::get_if<std::string>(&prompt)) {
+    return encode_text(context, request, *text);
+  }
+  const text::RenderedChat chat = context.chat->render(std::get<text::ChatInput>(prompt));
+  return encode_text(context, request, chat.text, chat.walls);
 }
 
 // Ends early, with fewer prompts than asked for, once the client has `gone`.
@@ -65,8 +76,7 @@ std::vector<Ids> encode_all(const CompletionContext& context, const CompletionRe
   std::vector<Ids> all;
   for (const Prompt& prompt : request.prompts) {
     if (gone.stop_requested()) return all;
-    const auto* ids = std::get_if<Ids>(&prompt);
-    all.push_back(ids ? *ids : encode_text(context, request, std::get<std::string>(prompt)));
+    all.push_back(encode_prompt(context, request, prompt));
   }
   for (const Ids& ids : all) {
     for (const int32_t id : ids) {
@@ -75,20 +85,21 @@ std::vector<Ids> encode_all(const CompletionContext& context, const CompletionRe
                      fmt::format("the prompt holds token {}, and the model knows 0 to {} only: its "
                                  "tokenizer has more tokens than its embedding",
                                  id, context.served.vocab - 1),
-                     "BadRequestError", "prompt");
+                     "BadRequestError", std::string(request.format->prompt_field));
     }
   }
   return all;
 }
 
-// Short prompts are encoded here and now. Long ones would hold up every other connection, so they
-// are encoded on a worker.
+// Short prompts are encoded here and now. Long ones and templates would hold up every other
+// connection, so they have a worker.
 asio::awaitable<std::vector<Ids>> encode(const CompletionContext& context,
                                          const CompletionRequest& request, std::stop_token gone) {
   constexpr size_t is_long = 32 << 10;
   size_t bytes = 0;
   for (const Prompt& prompt : request.prompts) {
     if (const auto* text = std::get_if<std::string>(&prompt)) bytes += text->size();
+    if (std::holds_alternative<text::ChatInput>(prompt)) bytes = is_long;
   }
   if (bytes < is_long) co_return encode_all(context, request, gone);
 
@@ -116,7 +127,8 @@ void refuse_too_many(const CompletionContext& context, const CompletionRequest& 
                              "this server takes at most {} at once (--max-queued-requests and "
                              "--max-num-seqs together); send fewer in one request",
                              wanted, request.prompts.size(), request.n, most),
-                 "BadRequestError", request.n > most ? "n" : "prompt");
+                 "BadRequestError",
+                 request.n > most ? "n" : std::string(request.format->prompt_field));
 }
 
 void submit(const CompletionContext& context, const CompletionRequest& request,
@@ -129,7 +141,8 @@ void submit(const CompletionContext& context, const CompletionRequest& request,
       const engine::Submitted submitted =
           context.engine.submit(std::move(generation), events.sink(choices.size()));
       if (!submitted.admission.ok()) {
-        throw ApiError(400, submitted.admission.message(), "BadRequestError", "prompt");
+        throw ApiError(400, submitted.admission.message(), "BadRequestError",
+                       std::string(request.format->prompt_field));
       }
       if (submitted.overloaded) {
         throw ApiError(503, "too many requests are waiting; try again later",
@@ -166,9 +179,11 @@ std::string sse(const std::string& data) {
 
 asio::awaitable<void> complete(const CompletionContext& context, const CompletionRequest& request,
                                const std::string& id, Responder& responder) {
-  const int64_t created = std::chrono::duration_cast<std::chrono::seconds>(
+  const Envelope envelope{id, context.served.name,
+                          std::chrono::duration_cast<std::chrono::seconds>(
                               std::chrono::system_clock::now().time_since_epoch())
-                              .count();
+                              .count()};
+  const AnswerFormat& format = *request.format;
   const auto events = std::make_shared<EventQueue>(co_await asio::this_coro::executor);
   const OpenQueues::Entry entry(context.open, events);
   std::stop_source gone;
@@ -187,12 +202,16 @@ asio::awaitable<void> complete(const CompletionContext& context, const Completio
   }
 
   // g++ 12 takes no braced list of temporaries inside a coroutine, so these are functions.
-  const auto chunk = [&](Answer& answer, size_t index) {
-    std::vector<Choice> parts;
-    parts.push_back(answer.take(static_cast<int32_t>(index)));
+  const auto chunk = [&](Running& choice, size_t index) {
     std::optional<Usage> usage;
-    if (request.continuous_usage) usage = answer.usage();
-    return sse(completion_json(id, context.served, created, parts, usage));
+    if (request.continuous_usage) usage = choice.answer.usage();
+    std::string opening;
+    if (format.opening && !std::exchange(choice.opened, true)) {
+      opening = sse(format.opening(envelope, static_cast<int32_t>(index), usage));
+    }
+    std::vector<Choice> parts;
+    parts.push_back(choice.answer.take(static_cast<int32_t>(index)));
+    return opening + sse(format.chunk(envelope, parts, usage));
   };
   const auto whole = [&] {
     std::vector<Choice> parts;
@@ -200,11 +219,10 @@ asio::awaitable<void> complete(const CompletionContext& context, const Completio
     for (size_t i = 0; i < choices.size(); ++i) {
       parts.push_back(choices[i].answer.take(static_cast<int32_t>(i)));
     }
-    return completion_json(id, context.served, created, parts, total_usage(choices, request.n));
+    return format.whole(envelope, parts, total_usage(choices, request.n));
   };
   const auto usage_chunk = [&] {
-    return sse(completion_json(id, context.served, created, std::vector<Choice>(),
-                               total_usage(choices, request.n)));
+    return sse(format.chunk(envelope, std::vector<Choice>(), total_usage(choices, request.n)));
   };
 
   if (request.stream) co_await responder.start_stream("text/event-stream; charset=utf-8");
@@ -227,7 +245,7 @@ asio::awaitable<void> complete(const CompletionContext& context, const Completio
     }
     if (choice.answer.done()) --running;
     if (!request.stream || !choice.answer.has_news()) continue;
-    std::string part = chunk(choice.answer, item->choice);
+    std::string part = chunk(choice, item->choice);
     co_await responder.write(std::move(part));
   }
 

@@ -1,4 +1,5 @@
-// POST /v1/completions: from a parsed request to its answer, streamed or whole.
+// POST /v1/completions and /v1/chat/completions: from a parsed request to its answer, streamed or
+// whole.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -15,8 +16,9 @@ namespace octet::server {
 struct CompletionContext {
   engine::Engine& engine;
   const text::Tokenizer& tokenizer;
+  const text::ChatTemplate* chat;  // null: the model has none
   const ServedModel& served;
-  boost::asio::any_io_executor workers;  // where long prompts are tokenized
+  boost::asio::any_io_executor workers;  // where long prompts are tokenized and templates run
   std::shared_ptr<OpenQueues> open;
 };
 

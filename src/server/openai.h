@@ -1,4 +1,4 @@
-// The OpenAI text-completion surface as pure functions: JSON in, plain structs, JSON out. Shapes
+// The OpenAI surface as pure functions: JSON in, plain structs, JSON out. Shapes
 // are those of OpenAI's API and of vLLM's server (docs/SERVING.md).
 #pragma once
 
@@ -12,6 +12,7 @@
 
 #include "base/json.h"
 #include "engine/engine.h"
+#include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace octet::server {
@@ -49,9 +50,14 @@ struct ServedModel {
 // ApiError 404: no such model is `served` here.
 [[noreturn]] void refuse_model(const std::string& name, const std::string& served);
 
-using Prompt = std::variant<std::string, std::vector<int32_t>>;
+struct AnswerFormat;
+const AnswerFormat& completion_format();
+
+// Text, ids, or a conversation that the model's template makes text of.
+using Prompt = std::variant<std::string, std::vector<int32_t>, text::ChatInput>;
 
 struct CompletionRequest {
+  const AnswerFormat* format = &completion_format();
   std::vector<Prompt> prompts;
   int32_t n = 1;
   engine::GenRequest generation;  // without prompt
@@ -67,17 +73,23 @@ struct CompletionRequest {
 CompletionRequest parse_completion(const std::string& body, const ServedModel& served,
                                    uint64_t default_seed);
 
-// What is known of one token, in the words of the completions API.
-struct TokenLogprob {
-  std::string token;
+// What is known of one token.
+struct TopLogprob {
+  std::string token;  // as text, with U+FFFD for parts of characters
   float logprob = 0;
-  // The best tokens, the best first, and the sampled one if it is not among them.
-  std::vector<std::pair<std::string, float>> top;
-  size_t text_offset = 0;  // characters of the choice's text before the token
+  std::string bytes = "";
+};
+struct TokenLogprob {
+  std::string token, bytes;
+  float logprob = 0;
+  std::vector<TopLogprob> top;   // the best tokens, the best first
+  bool sampled_is_best = false;  // the token is among them
+  size_t text_offset = 0;        // characters of the choice's text before the token
 };
 TokenLogprob token_logprob(const text::Tokenizer& tokenizer, const engine::SampledToken& token,
                            size_t text_offset);
-// {"text_offset", "token_logprobs", "tokens", "top_logprobs"}, an array each.
+// {"text_offset", "token_logprobs", "tokens", "top_logprobs"}, an array each; with the sampled
+// token always among the top ones.
 OrderedJson logprobs_json(const std::vector<TokenLogprob>& tokens);
 
 struct Usage {
@@ -93,9 +105,30 @@ struct Choice {
   std::optional<OrderedJson> stop_reason;    // the stop string or token id
 };
 
+// What every object of one answer says.
+struct Envelope {
+  std::string id, model;
+  int64_t created = 0;
+};
+
+// An answer with no choices yet.
+OrderedJson answer_json(const Envelope& envelope, const char* object_name);
+// "logprobs", "finish_reason" and "stop_reason" of a choice.
+void add_ends(const Choice& choice, OrderedJson& part);
+
 // One `text_completion` object: a whole answer, or a chunk of a stream. `usage` if present.
-std::string completion_json(const std::string& id, const ServedModel& served, int64_t created,
-                            const std::vector<Choice>& choices, const std::optional<Usage>& usage);
+std::string completion_json(const Envelope& envelope, const std::vector<Choice>& choices,
+                            const std::optional<Usage>& usage);
+
+// How an answer looks: what completions and chat do not share.
+struct AnswerFormat {
+  std::string_view prompt_field;  // that a refusal of the prompt names
+  OrderedJson (*logprobs)(const std::vector<TokenLogprob>&);
+  std::string (*whole)(const Envelope&, const std::vector<Choice>&, const std::optional<Usage>&);
+  std::string (*chunk)(const Envelope&, const std::vector<Choice>&, const std::optional<Usage>&);
+  // What comes before the first chunk of each choice; null: nothing does.
+  std::string (*opening)(const Envelope&, int32_t index, const std::optional<Usage>&);
+};
 
 std::string models_json(const ServedModel& served);
 std::string model_json(const ServedModel& served);

@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "base/log.h"
+#include "server/chat.h"
 #include "server/completion.h"
 
 namespace octet::server {
@@ -70,6 +71,7 @@ const Routes::Route* Routes::find(std::string_view path) {
       {"/version", kGet, &Routes::version},
       {"/v1/models", kGet, &Routes::models},
       {"/v1/completions", kPost, &Routes::completions},
+      {"/v1/chat/completions", kPost, &Routes::chat},
   };
   static constexpr Route kModel = {kModelPath, kGet, &Routes::model};
   const auto* route = std::ranges::find(kRoutes, path, &Route::path);
@@ -77,11 +79,11 @@ const Routes::Route* Routes::find(std::string_view path) {
   return path.starts_with(kModelPath) ? &kModel : nullptr;
 }
 
-Routes::Routes(const ServerOptions& options, engine::Engine& engine,
-               const text::Tokenizer& tokenizer, asio::any_io_executor workers)
+Routes::Routes(const ServerOptions& options, engine::Engine& engine, const ServedText& text,
+               asio::any_io_executor workers)
     : options_(options),
       engine_(engine),
-      tokenizer_(tokenizer),
+      text_(text),
       workers_(std::move(workers)),
       random_(std::random_device{}()) {
   served_.name = options.served_name;
@@ -121,8 +123,8 @@ asio::awaitable<void> Routes::dispatch(const HttpRequest& request, Responder& re
   if (request.path.starts_with("/v1") && !asks_only) authorize(request);
   if (!route) {
     throw ApiError(404,
-                   fmt::format("there is nothing at {} {}; try /v1/completions, /v1/models, "
-                               "/health or /version",
+                   fmt::format("there is nothing at {} {}; try /v1/completions, "
+                               "/v1/chat/completions, /v1/models, /health or /version",
                                request.method, request.path),
                    "NotFoundError");
   }
@@ -185,11 +187,22 @@ asio::awaitable<void> Routes::model(const HttpRequest& request, Responder& respo
 
 asio::awaitable<void> Routes::completions(const HttpRequest& request, Responder& responder) {
   const CompletionRequest wanted = parse_completion(request.body, served_, random_());
+  co_await answer(request, wanted, "cmpl", responder);
+}
+
+asio::awaitable<void> Routes::chat(const HttpRequest& request, Responder& responder) {
+  const CompletionRequest wanted = parse_chat(request.body, served_, random_());
+  if (!text_.chat) throw ApiError(400, text_.why_no_chat, "BadRequestError", "messages");
+  co_await answer(request, wanted, "chatcmpl", responder);
+}
+
+asio::awaitable<void> Routes::answer(const HttpRequest& request, const CompletionRequest& wanted,
+                                     const char* id_prefix, Responder& responder) {
   for (const std::string& field : wanted.unknown_fields) {
-    log::debug("/v1/completions: the field '{}' is not known and has no effect", field);
+    log::debug("{}: the field '{}' is not known and has no effect", request.path, field);
   }
-  const std::string id = fmt::format("cmpl-{:016x}{:016x}", random_(), random_());
-  const CompletionContext context{engine_, tokenizer_, served_, workers_, open_};
+  const std::string id = fmt::format("{}-{:016x}{:016x}", id_prefix, random_(), random_());
+  const CompletionContext context{engine_, text_.tokenizer, text_.chat, served_, workers_, open_};
   co_await complete(context, wanted, id, responder);
 }
 

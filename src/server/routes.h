@@ -16,7 +16,7 @@ namespace octet::server {
 class Routes {
  public:
   // `workers` runs what would hold up the event loop. All outlive this.
-  Routes(const ServerOptions& options, engine::Engine& engine, const text::Tokenizer& tokenizer,
+  Routes(const ServerOptions& options, engine::Engine& engine, const ServedText& text,
          boost::asio::any_io_executor workers);
 
   boost::asio::awaitable<void> handle(const HttpRequest& request, Responder& responder);
@@ -32,12 +32,15 @@ class Routes {
   boost::asio::awaitable<void> models(const HttpRequest& request, Responder& responder);
   boost::asio::awaitable<void> model(const HttpRequest& request, Responder& responder);
   boost::asio::awaitable<void> completions(const HttpRequest& request, Responder& responder);
+  boost::asio::awaitable<void> chat(const HttpRequest& request, Responder& responder);
+  boost::asio::awaitable<void> answer(const HttpRequest& request, const CompletionRequest& wanted,
+                                      const char* id_prefix, Responder& responder);
   void authorize(const HttpRequest& request) const;
   static const Route* find(std::string_view path);
 
   const ServerOptions& options_;
   engine::Engine& engine_;
-  const text::Tokenizer& tokenizer_;
+  const ServedText text_;
   boost::asio::any_io_executor workers_;
   std::shared_ptr<OpenQueues> open_ = std::make_shared<OpenQueues>();
   ServedModel served_;

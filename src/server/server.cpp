@@ -37,8 +37,7 @@ class Server::Impl {
   void stop() {
     asio::post(io_, [this] { begin_stop("asked to"); });
   }
-  int run(engine::Engine& engine, const text::Tokenizer& tokenizer,
-          const std::function<void()>& ready);
+  int run(engine::Engine& engine, const ServedText& text, const std::function<void()>& ready);
 
  private:
   asio::awaitable<void> watch_engine(engine::Engine& engine);
@@ -122,10 +121,10 @@ void Server::Impl::close_connections() {
   }
 }
 
-int Server::Impl::run(engine::Engine& engine, const text::Tokenizer& tokenizer,
+int Server::Impl::run(engine::Engine& engine, const ServedText& text,
                       const std::function<void()>& ready) {
   asio::thread_pool workers(1);
-  routes_ = std::make_unique<Routes>(options_, engine, tokenizer, workers.get_executor());
+  routes_ = std::make_unique<Routes>(options_, engine, text, workers.get_executor());
   signals_.add(SIGINT);
   signals_.add(SIGTERM);
   // The terminal went away; ignored under nohup, and then it stays so.
@@ -151,9 +150,9 @@ int Server::port() const {
   return impl_->port();
 }
 
-int Server::run(engine::Engine& engine, const text::Tokenizer& tokenizer,
+int Server::run(engine::Engine& engine, const ServedText& text,
                 const std::function<void()>& ready) {
-  return impl_->run(engine, tokenizer, ready);
+  return impl_->run(engine, text, ready);
 }
 
 void Server::stop() {

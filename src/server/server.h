@@ -23,6 +23,13 @@ struct ServerOptions {
   HttpLimits limits;
 };
 
+// What makes ids of text and text of ids.
+struct ServedText {
+  const text::Tokenizer& tokenizer;
+  const text::ChatTemplate* chat = nullptr;  // null: the model cannot chat
+  std::string why_no_chat = "this server has no chat template";
+};
+
 class Server {
  public:
   // Takes the address, and accepts nobody yet: an address in use is noticed before a large model is
@@ -39,8 +46,7 @@ class Server {
   //
   // On the way out no connection is accepted, running requests get the grace to end, and those that
   // do not are answered with an error. A second signal ends the process at once.
-  int run(engine::Engine& engine, const text::Tokenizer& tokenizer,
-          const std::function<void()>& ready);
+  int run(engine::Engine& engine, const ServedText& text, const std::function<void()>& ready);
 
   // As the first signal does; from any thread, while run() runs.
   void stop();

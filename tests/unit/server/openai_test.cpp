@@ -275,22 +275,22 @@ TEST(ErrorJson, HasTheShapeAndTakesAnyBytes) {
 
 TEST(CompletionJson, Shape) {
   Choice choice{.index = 2, .text = "hi"};
-  const Json open = Json::parse(completion_json("cmpl-1", kServed, 9, {choice}, std::nullopt));
+  const Json open = Json::parse(completion_json({"cmpl-1", "tiny", 9}, {choice}, std::nullopt));
   EXPECT_EQ(open, Json::parse(R"({"id":"cmpl-1","object":"text_completion","created":9,
       "model":"tiny","choices":[{"index":2,"text":"hi","logprobs":null,"finish_reason":null,
       "stop_reason":null}]})"));
   choice.finish_reason = "stop";
   choice.stop_reason = OrderedJson("END");
   const Usage usage{.prompt_tokens = 3, .completion_tokens = 4, .cached_tokens = 2};
-  const Json ended = Json::parse(completion_json("cmpl-1", kServed, 9, {choice}, usage));
+  const Json ended = Json::parse(completion_json({"cmpl-1", "tiny", 9}, {choice}, usage));
   EXPECT_EQ(ended["choices"][0]["finish_reason"], "stop");
   EXPECT_EQ(ended["choices"][0]["stop_reason"], "END");
   EXPECT_EQ(ended["usage"], Json::parse(R"({"prompt_tokens":3,"total_tokens":7,
       "completion_tokens":4,"prompt_tokens_details":{"cached_tokens":2}})"));
-  const Json last = Json::parse(completion_json("cmpl-1", kServed, 9, {}, usage));
+  const Json last = Json::parse(completion_json({"cmpl-1", "tiny", 9}, {}, usage));
   EXPECT_TRUE(last["choices"].is_array() && last["choices"].empty());
   choice.text = "\xff";
-  EXPECT_NO_THROW(Json::parse(completion_json("x", kServed, 9, {choice}, std::nullopt)));
+  EXPECT_NO_THROW(Json::parse(completion_json({"x", "tiny", 9}, {choice}, std::nullopt)));
 }
 
 TEST(ModelsJson, Shape) {
@@ -311,15 +311,15 @@ TEST(LogprobsJson, ShapeAndFiniteNumbers) {
   const engine::SampledToken token{.token = 70, .logprob = -inf, .top = {{71, -0.5f}, {72, nan}}};
   const TokenLogprob named = token_logprob(tokenizer, token, 5);
   EXPECT_EQ(named.logprob, -9999.0f);
-  ASSERT_EQ(named.top.size(), 3u);  // the sampled one is always among them
-  EXPECT_EQ(named.top[1].second, -9999.0f);
-  EXPECT_EQ(named.top[2].first, named.token);
+  ASSERT_EQ(named.top.size(), 2u);
+  EXPECT_EQ(named.top[1].logprob, -9999.0f);
+  EXPECT_FALSE(named.sampled_is_best);
   const OrderedJson json = logprobs_json({named, named});
   ASSERT_EQ(json.size(), 4u);
   EXPECT_EQ(json["tokens"].size(), 2u);
   EXPECT_EQ(json["text_offset"][0], 5);
   EXPECT_EQ(json["token_logprobs"][1], -9999.0f);
-  EXPECT_EQ(json["top_logprobs"][0].size(), 3u);
+  EXPECT_EQ(json["top_logprobs"][0].size(), 3u);  // the sampled one is always among them
   EXPECT_EQ(logprobs_json({})["tokens"], OrderedJson::array());
   // Of several tokens with one text, the best counts.
   const OrderedJson twice =

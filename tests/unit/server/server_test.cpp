@@ -36,7 +36,7 @@ class Serving {
     server_ = std::make_unique<Server>(options);
     std::promise<void> ready;
     thread_ = std::thread([this, &ready] {
-      exit_code = server_->run(engine, tokenizer(), [&] { ready.set_value(); });
+      exit_code = server_->run(engine, {tokenizer()}, [&] { ready.set_value(); });
     });
     ready.get_future().wait();
   }

@@ -1,0 +1,20 @@
+// A model's chat template, for the verbs that chat.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cli/open_model.h"
+#include "text/chat_template.h"
+
+namespace octet::cli {
+
+// The row of --chat-template.
+void add_chat_row(OptionTable& table, std::string* file);
+
+// The template of `file`, or else the model's. Throws Error: there is none, or it is wrong. Call it
+// before threads and gigabytes: it forks (text/sandbox.h).
+text::ChatTemplate open_chat(const OpenModel& open, const std::string& model_path,
+                             const std::string& file);
+
+}  // namespace octet::cli
