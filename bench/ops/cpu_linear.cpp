@@ -66,7 +66,7 @@ struct Weights {
       words[i] = fp8 ? random() & 0xBFBFBFBFBFBFBFBFull
                      : (random() & 0x807F807F807F807Full) | 0x3C003C003C003C00ull;
     }
-    const QuantFormat format{Fp8::e4m3, form == "block" ? grids::block128 : grids::row};
+    const QuantFormat format{Code::e4m3, form == "block" ? grids::block128 : grids::row};
     const ScaleShape shape = scale_shape(format.grid, n, k);
     scales = host_buffer(static_cast<size_t>(shape.count()) * 4);
     std::fill_n(static_cast<float*>(scales.data()), shape.count(), 0.001f);
@@ -75,7 +75,7 @@ struct Weights {
       if (fp8) {
         w.quant = {buffer.tensor(DType::e4m3, {n, k}, i * bytes),
                    scales.tensor(DType::f32, {shape.rows, shape.cols}), format};
-        w.input = QuantFormat{Fp8::e4m3, form == "block" ? grids::group128 : grids::row};
+        w.input = QuantFormat{Code::e4m3, form == "block" ? grids::group128 : grids::row};
       } else {
         w.plain = buffer.tensor(DType::bf16, {n, k}, i * bytes);
       }

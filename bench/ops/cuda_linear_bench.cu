@@ -186,8 +186,8 @@ class Bench {
     if (offset + static_cast<size_t>(bytes) > pool.bytes) offset = 0;
     size_t scale_offset = (offset / 128) % (pool_.scales.bytes / 2) / 256 * 256;
     char* out = pool_.out.data;
-    const QuantFormat weight{Fp8::e4m3, block ? grids::block128 : grids::row, ScaleType::f32},
-        input{Fp8::e4m3, block ? grids::group128 : grids::row, ScaleType::f32};
+    const QuantFormat weight{Code::e4m3, block ? grids::block128 : grids::row, ScaleType::f32},
+        input{Code::e4m3, block ? grids::group128 : grids::row, ScaleType::f32};
     for (const int64_t n : shape.n) {
       ops::Linear w;
       w.name = shape.name;

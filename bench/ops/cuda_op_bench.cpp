@@ -262,7 +262,7 @@ class Bench {
           const int64_t blocks = rows * ((context + kBlockTokens - 1) / kBlockTokens);
           const auto layers = layers_of([&] {
             ops::MlaCache cache;
-            cache.format = {Fp8::e4m3, grids::group128, ScaleType::f32};
+            cache.format = {Code::e4m3, grids::group128, ScaleType::f32};
             cache.latent = pool_.take(DType::e4m3, {blocks, kBlockTokens, shape.lora});
             cache.latent_scale = ones(pool_, {blocks, kBlockTokens, shape.lora / 128});
             cache.rope = pool_.take(DType::bf16, {blocks, kBlockTokens, shape.rope});
@@ -285,7 +285,7 @@ class Bench {
           w.name = "kv_b";
           w.out = shape.heads * per_head;
           w.in = shape.lora;
-          w.quant.format = {Fp8::e4m3, grids::block128, ScaleType::f32};
+          w.quant.format = {Code::e4m3, grids::block128, ScaleType::f32};
           w.quant.codes = pool_.take(DType::e4m3, {w.out, w.in});
           const ScaleShape cells = scale_shape(w.quant.format.grid, w.out, w.in);
           w.quant.scales = ones(pool_, {cells.rows, cells.cols});
@@ -313,7 +313,7 @@ class Bench {
 
   ops::Activation both_forms(int64_t rows, int64_t cols) {
     QuantTensor quant;
-    quant.format = {Fp8::e4m3, grids::row, ScaleType::f32};
+    quant.format = {Code::e4m3, grids::row, ScaleType::f32};
     quant.codes = activations_.take(DType::e4m3, {rows, cols});
     quant.scales = activations_.take(DType::f32, {rows, 1});
     return {activations_.take(DType::bf16, {rows, cols}), quant};

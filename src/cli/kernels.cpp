@@ -49,11 +49,12 @@ ops::OpDesc describe_attention(const OpenModel& open) {
   desc.weight = cache;
   if (is_fp8(cache)) {
     desc.weight_format =
-        QuantFormat{cache == DType::e4m3 ? Fp8::e4m3 : Fp8::e5m2,
+        QuantFormat{cache == DType::e4m3 ? Code::e4m3 : Code::e5m2,
                     scaled ? ScaleGrid{0, scaled} : grids::group128,
                     !scaled && open.unit_kv_scale() ? ScaleType::unit : ScaleType::f32};
   }
-  if (model.fp8_attention()) desc.input_format = QuantFormat{Fp8::e4m3, grids::row, ScaleType::f32};
+  if (model.fp8_attention())
+    desc.input_format = QuantFormat{Code::e4m3, grids::row, ScaleType::f32};
   desc.activation = model.activation();
   return desc;
 }

@@ -6,11 +6,9 @@
 #include <limits>
 #include <utility>
 
-#include "model/finite_weights.h"
 #include "model/quant_schema.h"
 #include "model/unused_tensors.h"
 #include "numerics/half.h"
-#include "numerics/quantize.h"
 
 namespace octet::model {
 namespace {
@@ -24,12 +22,6 @@ void convert(const Tensor& tensor, std::vector<float>& out, Convert to_f32) {
     out[i] = to_f32(value);
   }
 }
-
-bool is_float(DType type) {
-  return type == DType::f32 || type == DType::bf16 || type == DType::f16;
-}
-
-constexpr std::string_view kFloatTypes = "BF16, F16 or F32";
 
 }  // namespace
 
@@ -180,6 +172,15 @@ Tensor Binder::fp32(const std::string& name, Shape shape) {
 }
 
 Tensor Binder::fp32_broadcast(const std::string& name, int64_t count) {
+  return device_values(host_values(name, count));
+}
+
+Tensor Binder::device_values(std::vector<float> values) {
+  const auto count = static_cast<int64_t>(values.size());
+  return copy_to_device(Tensor(values.data(), DType::f32, {count}), "scales");
+}
+
+std::vector<float> Binder::host_values(const std::string& name, int64_t count) const {
   const Tensor& found = require_any(name, {count});
   if (!is_float(found.type) || (found.count() != 1 && found.count() != count)) {
     throw Error(
@@ -190,12 +191,22 @@ Tensor Binder::fp32_broadcast(const std::string& name, int64_t count) {
   }
   std::vector<float> values = read_float(name, found);
   if (values.size() == 1) values.resize(static_cast<size_t>(count), values[0]);
-  return copy_to_device(Tensor(values.data(), DType::f32, {count}), "scales");
+  return values;
 }
 
 void Binder::report(std::vector<std::string>& notices) const {
   report_high_linears(notices);
   report_unused(config_, *source_, used_, notices);
+  if (!quantized_head_.empty()) {
+    notices.push_back(
+        fmt::format("the head is stored as {} and computed in 16 bits, to which it was expanded",
+                    quantized_head_));
+  }
+  if (expanded_ > 0) {
+    notices.push_back(fmt::format(
+        "{} packed weights were expanded to 16 bits, as they have {}: '{}' is the first", expanded_,
+        why_expanded_, first_expanded_));
+  }
   if (extreme_scales_ == 0) return;
   notices.push_back(fmt::format(
       "{} scales of weights are outside {:.3g} .. {:.3g}, where products keep FP32's precision and "
@@ -206,173 +217,25 @@ void Binder::report(std::vector<std::string>& notices) const {
 void Binder::report_high_linears(std::vector<std::string>& notices) const {
   if (high_linears_ == 0) return;
   const std::string tensor = first_high_ + ".weight";
-  if (fp8_linears_ == 0) {
-    throw Error({.what = "config.json says that the checkpoint is FP8, and no weight of it is",
-                 .where = fmt::format("quantization_config; tensor '{}' in {}", tensor,
-                                      source_->locate(tensor)),
-                 .value = std::string(safetensors_name(source_->find(tensor, {})->type)),
-                 .accepted = "FP8 weights with their scales, or no quantization_config",
-                 .fix = "take quantization_config out of config.json, or make an FP8 checkpoint "
-                        "with `octet quantize`"});
+  if (quantized_linears_ == 0) {
+    throw Error(
+        {.what = "config.json says that the checkpoint is quantized, and no weight of it is",
+         .where =
+             fmt::format("quantization_config; tensor '{}' in {}", tensor, source_->locate(tensor)),
+         .value = std::string(safetensors_name(source_->find(tensor, {})->type)),
+         .accepted = "quantized weights with their scales, or no quantization_config",
+         .fix = "take quantization_config out of config.json, or make an FP8 checkpoint "
+                "with `octet quantize`"});
   }
-  notices.push_back(fmt::format(
-      "{} of {} linears that quantization_config calls FP8 are stored in 16 bits and stay so: '{}' "
-      "is the first",
-      high_linears_, high_linears_ + fp8_linears_, first_high_));
+  notices.push_back(
+      fmt::format("{} of {} linears that quantization_config calls quantized are stored in 16 bits "
+                  "and stay so: "
+                  "'{}' is the first",
+                  high_linears_, high_linears_ + quantized_linears_, first_high_));
 }
 
 ops::NormWeight Binder::norm(const std::string& name, int64_t dim, float eps) {
   return {.weight = fp32(name, {dim}), .eps = eps};
-}
-
-Tensor Binder::stored_scales(const std::string& module, const QuantFormat& format, int64_t out,
-                             int64_t in) {
-  const std::string name = module + std::string(scale_suffix(*config_.quant));
-  const ScaleShape cells = scale_shape(format.grid, out, in);
-  const Tensor* found = find(name, {cells.rows, cells.cols});
-  if (!found) {
-    throw Error({.what = "an FP8 weight has no scale",
-                 .where = fmt::format("tensor '{}.weight' in {}", module,
-                                      source_->locate(module + ".weight")),
-                 .value = fmt::format("no tensor '{}'", name),
-                 .accepted = fmt::format("scales of shape [{}, {}] for {}", cells.rows, cells.cols,
-                                         to_string(format)),
-                 .fix = "quantize the checkpoint again, or name the module in the ignore list of "
-                        "quantization_config and store it in 16 bits"});
-  }
-  // One scale for the tensor may be a scalar, [1] or [1, 1]; one a channel [out] or [out, 1].
-  const bool same_matrix = found->shape == Shape{cells.rows, cells.cols};
-  const bool same_vector = (cells.cols == 1 && found->shape == Shape{cells.rows}) ||
-                           (cells.count() == 1 && found->count() == 1);
-  if (!same_matrix && !same_vector) {
-    throw Error({.what = "the scales of a weight have the wrong shape",
-                 .where = fmt::format("tensor '{}' in {}", name, source_->locate(name)),
-                 .value = to_string(found->shape),
-                 .accepted = fmt::format("[{}, {}]: {} of a [{}, {}] weight", cells.rows,
-                                         cells.cols, to_string(format), out, in),
-                 .fix = "check weight_block_size or strategy in quantization_config"});
-  }
-  if (!is_float(found->type)) {
-    throw Error({.what = "the scales of a weight have a type that Octet does not read",
-                 .where = fmt::format("tensor '{}' in {}", name, source_->locate(name)),
-                 .value = std::string(safetensors_name(found->type)),
-                 .accepted = std::string(kFloatTypes)});
-  }
-  std::vector<float> scales = read_float(name, *found);
-  for (size_t i = 0; i < scales.size(); ++i) {
-    if (scales[i] >= kLeastScale && scales[i] <= kMostScale) continue;
-    if (scales[i] > 0.0f && scales[i] < std::numeric_limits<float>::infinity()) {
-      if (++extreme_scales_ == 1) first_extreme_ = fmt::format("{} in '{}'", scales[i], name);
-      continue;
-    }
-    throw Error(
-        {.what = "a scale is not a positive number",
-         .where = fmt::format("tensor '{}' in {}, element {}", name, source_->locate(name), i),
-         .value = fmt::format("{}", scales[i]),
-         .accepted = "finite numbers above 0",
-         .fix = "quantize the checkpoint again: a zero block gets the scale 1"});
-  }
-  return copy_to_device(Tensor(scales.data(), DType::f32, {cells.rows, cells.cols}),
-                        "weight scales");
-}
-
-void Binder::bind_stored_fp8(ops::Linear& linear, const Tensor& codes) {
-  const std::string name = linear.name + ".weight";
-  if (!config_.quant) {
-    throw Error(
-        {.what = "FP8 weights without a quantization_config",
-         .where = fmt::format("tensor '{}' in {}", name, source_->locate(name)),
-         .value = std::string(safetensors_name(codes.type)),
-         .accepted = "config.json with a quantization_config that says how they are scaled"});
-  }
-  if (ignores(*config_.quant, linear.name)) {
-    throw Error({.what = "a module on the ignore list is stored in FP8",
-                 .where = fmt::format("tensor '{}' in {}", name, source_->locate(name)),
-                 .value = std::string(safetensors_name(codes.type)),
-                 .accepted = std::string(kFloatTypes),
-                 .fix = "take the module off the ignore list, or store it in 16 bits"});
-  }
-  const QuantFormat& format = *config_.quant->format.weight;
-  if (codes.type != dtype_of(format.fp8)) {
-    throw Error({.what = "a weight is stored in another FP8 type than quantization_config says",
-                 .where = fmt::format("tensor '{}' in {}", name, source_->locate(name)),
-                 .value = std::string(safetensors_name(codes.type)),
-                 .accepted = std::string(safetensors_name(dtype_of(format.fp8))),
-                 .fix = "check \"fmt\" of quantization_config, which is e4m3 where it is absent"});
-  }
-  linear.quant = {to_device(name, codes), stored_scales(linear.name, format, linear.out, linear.in),
-                  format};
-  if (linear.input && linear.when == InputScale::calibrated) {
-    // [1] or a scalar, by who wrote it; required, or the static scale would be a guess.
-    linear.input_scale = fp32_broadcast(linear.name + ".input_scale", 1);
-  }
-}
-
-QuantizedWeight quantize_weight(const Tensor& stored, const QuantFormat& format) {
-  const std::vector<float> values = to_float(stored);
-  QuantizedWeight weight;
-  weight.codes.resize(values.size());
-  weight.scales.resize(
-      static_cast<size_t>(scale_shape(format.grid, stored.rows(), stored.cols()).count()));
-  weight.stats =
-      quantize(values, stored.rows(), stored.cols(), format, weight.codes, weight.scales);
-  return weight;
-}
-
-void Binder::quantize_online(ops::Linear& linear, const Tensor& stored, const QuantFormat& format) {
-  const std::string name = linear.name + ".weight";
-  QuantizedWeight weight = quantize_weight(source_->read(name, stored), format);
-  source_->release(name);
-  require_finite(weight.stats, name, *source_,
-                 "mend the checkpoint: `octet inspect MODEL --scan` lists all such tensors");
-  const ScaleShape cells = scale_shape(format.grid, linear.out, linear.in);
-  const Tensor codes(weight.codes.data(), dtype_of(format.fp8), {linear.out, linear.in});
-  const Tensor scales(weight.scales.data(), DType::f32, {cells.rows, cells.cols});
-  linear.quant = {copy_to_device(codes, "weights"), copy_to_device(scales, "weight scales"),
-                  format};
-}
-
-ops::Linear Binder::linear(const std::string& module, Role role, int64_t out, int64_t in,
-                           bool bias) {
-  ops::Linear linear;
-  linear.name = module;
-  linear.role = role;
-  linear.out = out;
-  linear.in = in;
-  const LinearFormat& format = resolve(policy_, role, module).format;
-  linear.input = format.input;
-  linear.when = format.when;
-
-  const Tensor stored = require(module + ".weight", {out, in});
-  if (is_fp8(stored.type)) {
-    bind_stored_fp8(linear, stored);
-    ++fp8_linears_;
-  } else if (!is_float(stored.type)) {
-    throw Error({.what = "a weight has a type that Octet does not read",
-                 .where = fmt::format("tensor '{}.weight' in {}", module,
-                                      source_->locate(module + ".weight")),
-                 .value = std::string(safetensors_name(stored.type)),
-                 .accepted = fmt::format("{}, F8_E4M3 or F8_E5M2", kFloatTypes)});
-  } else if (config_.quant && is_quantizable(role) && !ignores(*config_.quant, module) &&
-             config_.quant->schema == QuantConfig::Schema::compressed_tensors) {
-    // compressed-tensors names every module that it leaves alone; DeepSeek's schema does not.
-    throw Error({.what = "a module that is not on the ignore list is stored in 16 bits",
-                 .where = fmt::format("tensor '{}.weight' in {}", module,
-                                      source_->locate(module + ".weight")),
-                 .value = std::string(safetensors_name(stored.type)),
-                 .accepted = "F8_E4M3 with its scales",
-                 .fix = "add the module to the ignore list of quantization_config"});
-  } else if (format.weight && !config_.quant) {
-    quantize_online(linear, stored, *format.weight);
-  } else {
-    linear.plain = to_device(module + ".weight", stored);
-    if (config_.quant && is_quantizable(role) && !ignores(*config_.quant, module)) {
-      if (++high_linears_ == 1) first_high_ = module;
-    }
-    if (config_.quant) linear.input.reset();  // kept high by the checkpoint, its input as well
-  }
-  if (bias) linear.bias = fp32(module + ".bias", {out});
-  return linear;
 }
 
 ops::GatedMlp Binder::gated_mlp(const std::string& prefix, Role gate_up, Role down, int64_t hidden,

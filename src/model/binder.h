@@ -42,19 +42,26 @@ class Binder {
   Binder(const ModelConfig& config, std::shared_ptr<const WeightSource> source,
          ops::Backend& backend, const LoadOptions& options);
 
-  // `module`.weight [out, in], `module`.weight's scales if it is stored in FP8, and `module`.bias
-  // if wanted.
+  // `module`.weight [out, in] with its scales if it is stored as codes, or the words that it is
+  // packed in; and `module`.bias if wanted.
   ops::Linear linear(const std::string& module, Role role, int64_t out, int64_t in,
                      bool bias = false);
   // `name` [dim], as FP32.
   ops::NormWeight norm(const std::string& name, int64_t dim, float eps);
   // `name` in 16 or 32 bits, as stored.
   Tensor plain(const std::string& name, Shape shape, Role role);
+  // `module`.weight [out, in] of the head, which is computed in 16 or 32 bits: as stored, or where
+  // the checkpoint quantizes it, its values, rounded once to 16 bits, with a notice.
+  Tensor head(const std::string& module, int64_t out, int64_t in);
   // `name` converted to FP32.
   Tensor fp32(const std::string& name, Shape shape);
   // `name`, one value or `count` of them (whatever the shape), as FP32 [count].
   Tensor fp32_broadcast(const std::string& name, int64_t count);
+  // The two halves of it: the values on the host, and as FP32 on the device.
+  std::vector<float> host_values(const std::string& name, int64_t count) const;
+  Tensor device_values(std::vector<float> values);
   bool has(const std::string& name, const Shape& shape) const;
+  std::string locate(const std::string& name) const { return source_->locate(name); }
 
   // Experts' and dense MLPs' three linears, in the naming of DeepSeek and Llama.
   ops::GatedMlp gated_mlp(const std::string& prefix, Role gate_up, Role down, int64_t hidden,
@@ -81,10 +88,18 @@ class Binder {
   // The values of a stored tensor as FP32.
   std::vector<float> read_float(const std::string& name, const Tensor& found) const;
   Tensor copy_to_device(const Tensor& host, const std::string& what);
-  Tensor stored_scales(const std::string& module, const QuantFormat& format, int64_t out,
-                       int64_t in);
+  std::vector<float> stored_scales(const std::string& module, const QuantFormat& format,
+                                   int64_t out, int64_t in);
+  // Error where the device multiplies no INT8 codes and this linear has some.
+  void refuse_integers(const ops::Linear& linear) const;
   void report_high_linears(std::vector<std::string>& notices) const;
-  void bind_stored_fp8(ops::Linear& linear, const Tensor& codes);
+  // Error for codes without a quantization_config, of a module that it leaves out, or of another
+  // type than it says.
+  void require_codes(const std::string& module, const Tensor& codes) const;
+  void bind_codes(ops::Linear& linear, const Tensor& codes);
+  bool bind_packed(ops::Linear& linear, bool bias);
+  void bind_plain(ops::Linear& linear, const Tensor& stored);
+  void require_ignored(const ops::Linear& linear, const Tensor& stored) const;
   void quantize_online(ops::Linear& linear, const Tensor& stored, const QuantFormat& format);
 
   ModelConfig config_;
@@ -95,11 +110,20 @@ class Binder {
   DType activation_;
   WeightMemory memory_;
   mutable std::set<std::string, std::less<>> used_;
-  int64_t fp8_linears_ = 0, high_linears_ = 0;  // of those that a quantization_config speaks of
+  int64_t quantized_linears_ = 0,
+          high_linears_ = 0;  // of those that a quantization_config speaks of
   std::string first_high_;
   int64_t extreme_scales_ = 0;
   std::string first_extreme_;
+  int64_t expanded_ = 0;  // packed weights that became 16-bit ones
+  std::string first_expanded_, why_expanded_;
+  std::string quantized_head_;  // its format, if it was stored in one
 };
+
+constexpr bool is_float(DType type) {
+  return type == DType::f32 || type == DType::bf16 || type == DType::f16;
+}
+inline constexpr std::string_view kFloatTypes = "BF16, F16 or F32";
 
 // The policy in force: --policy rows, then the checkpoint's own, then the defaults.
 Policy effective_policy(const ModelConfig& config, const LoadOptions& options);

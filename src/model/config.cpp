@@ -149,6 +149,11 @@ ModelConfig read_config(const std::string& path, const std::string& overrides) {
                  .accepted = "a directory in Hugging Face layout"});
   }
   ModelConfig model = parse_config(read_text(file), file.string(), overrides);
+  // ModelOpt's side file, where config.json does not say the same.
+  const fs::path modelopt = fs::path(path) / "hf_quant_config.json";
+  if (!model.quant && fs::exists(modelopt, ignored)) {
+    model.quant = read_modelopt_file(parse_json_file(modelopt), modelopt.string());
+  }
   // generation_config.json may know more ids that end a turn: Llama 3 has <|eot_id|> only there.
   const fs::path generation = fs::path(path) / "generation_config.json";
   if (fs::exists(generation, ignored)) {

@@ -64,11 +64,25 @@ struct RopeConfig {
 
 enum class Family : uint8_t { llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, deepseek };
 
+// How weights of fewer than 8 bits lie in 32-bit words: model/packed_weights.h.
+struct Packing {
+  enum class Layout : uint8_t { awq, gptq, compressed };
+  Layout layout = Layout::awq;
+  int bits = 4;
+  int64_t group = 0;       // inputs that share a scale; 0 = all
+  bool symmetric = false;  // no zero points are stored
+  int zero_offset = 0;     // to add to stored zero points
+};
+
 // `quantization_config`, whichever schema wrote it: see model/quant_schema.h.
 struct QuantConfig {
-  enum class Schema : uint8_t { deepseek_block, compressed_tensors };
-  Schema schema = Schema::deepseek_block;
+  enum class Schema : uint8_t { fp8, compressed_tensors, modelopt, awq, gptq };
+  // What entries of the ignore list mean: model/quant/ignore_list.h.
+  enum class Names : uint8_t { full, parts, targets, wildcards };
+  Schema schema = Schema::fp8;
+  Names names = Names::parts;
   LinearFormat format;               // of every linear that is not ignored
+  std::optional<Packing> packing;    // of their weights; absent: one code a byte
   std::vector<std::string> ignored;  // as written; matched by quant_schema's ignores()
   std::string scale_suffix;          // ".weight_scale_inv" or ".weight_scale"
   std::vector<std::string> notes;    // what it says beside the format, for people

@@ -152,10 +152,9 @@ void bind_ends(Binder& binder, DecoderWeights& weights) {
         "used");
   }
   weights.head.name = config.tied_embeddings && !stored ? "model.embed_tokens" : "lm_head";
-  weights.head.plain =
-      config.tied_embeddings && !stored
-          ? weights.embedding
-          : binder.plain("lm_head.weight", {config.vocab, config.hidden}, Role::lm_head);
+  weights.head.plain = config.tied_embeddings && !stored
+                           ? weights.embedding
+                           : binder.head("lm_head", config.vocab, config.hidden);
 }
 
 }  // namespace octet::model

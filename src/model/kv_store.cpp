@@ -70,7 +70,7 @@ KvStore::KvStore(ops::Backend& backend, const ops::KvLayout& layout, int64_t blo
       cache.latent = allocate(format.type, {blocks, tokens, format.kv_lora});
       cache.rope = allocate(format.rope_type, {blocks, tokens, format.rope_dim});
       if (!is_fp8(format.type)) continue;
-      cache.format = QuantFormat{format.type == DType::e4m3 ? Fp8::e4m3 : Fp8::e5m2,
+      cache.format = QuantFormat{format.type == DType::e4m3 ? Code::e4m3 : Code::e5m2,
                                  grids::group128, format.scale};
       if (format.scale != ScaleType::unit) {
         cache.latent_scale = allocate(DType::f32, {blocks, tokens, (format.kv_lora + 127) / 128});

@@ -79,6 +79,33 @@ bool regex_matches_start(const std::string& pattern, std::string_view text) {
   return result >= 0;
 }
 
+bool fnmatches(const std::string& pattern, std::string_view text) {
+  std::string regex;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    // A bracket without an end, or with nothing in it, is a character like others.
+    const size_t end = c == '[' ? pattern.find(']', i + 2) : pattern.npos;
+    if (c == '*') {
+      regex += ".*";
+    } else if (c == '?') {
+      regex += '.';
+    } else if (end != pattern.npos) {
+      const bool negated = pattern[i + 1] == '!';
+      regex += negated ? "[^" : "[";
+      for (const char in : pattern.substr(i + 1 + negated, end - i - 1 - negated)) {
+        if (in == '\\' || in == '[' || in == '^') regex += '\\';
+        regex += in;
+      }
+      regex += ']';
+      i = end;
+    } else {
+      if (!is_literal(c)) regex += '\\';
+      regex += c;
+    }
+  }
+  return regex_matches_start(regex + "\\z", text);
+}
+
 bool contains_components(std::string_view name, std::string_view part) {
   if (part.empty()) return false;
   for (size_t at = name.find(part); at != name.npos; at = name.find(part, at + 1)) {

@@ -14,6 +14,9 @@ bool regex_matches_start(const std::string& pattern, std::string_view text);
 // What is wrong with a pattern; nullopt if nothing.
 std::optional<std::string> regex_fault(const std::string& pattern);
 
+// Python's fnmatch: all of the text; `*` any run of characters, `?` one, [seq] and [!seq].
+bool fnmatches(const std::string& pattern, std::string_view text);
+
 // Whether `part` occurs in `name` between dots or ends: "mlp.gate" is in "model.layers.3.mlp.gate"
 // but not in "model.layers.3.mlp.gate_proj", "layers.1" not in "layers.10".
 bool contains_components(std::string_view name, std::string_view part);

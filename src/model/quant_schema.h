@@ -1,5 +1,6 @@
-// The `quantization_config` dialects of FP8 checkpoints, read and written: DeepSeek block FP8 and
-// compressed-tensors (conventions.md A(1), A(2)). In each of them the stored scale multiplies.
+// The `quantization_config` dialects of quantized checkpoints: DeepSeek's blocks, AutoFP8, HF's
+// fine-grained FP8, compressed-tensors, ModelOpt, AWQ and GPTQ are read; DeepSeek's and
+// compressed-tensors are written. In each of them the stored scale multiplies.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -15,15 +16,21 @@ namespace octet::model {
 // strategy, block sizes that are not positive, or a field of the wrong type.
 QuantConfig read_quant_config(const nlohmann::json& object, const std::string& where);
 
-// Writes it: DeepSeek's for 128x128 blocks, compressed-tensors for channel and tensor scales.
+// The same from ModelOpt's side file, hf_quant_config.json.
+QuantConfig read_modelopt_file(const nlohmann::json& object, const std::string& where);
+
+// Writes it: DeepSeek's for FP8 blocks with groups, compressed-tensors for all others.
 // `ignored` are the full module names that stay 16-bit.
 nlohmann::ordered_json write_quant_config(const LinearFormat& format,
                                           const std::vector<std::string>& ignored);
 
-// Whether the checkpoint's schema leaves this module ("model.layers.0.mlp.gate") unquantized, by
-// the schema's own rules: exact and `re:` match-at-start for compressed-tensors; for DeepSeek
-// blocks `modules_to_not_convert` if present, else what the stored dtypes say.
+// Whether the checkpoint's ignore list names this module ("model.layers.0.mlp.gate"), by the rules
+// of its dialect (quant/ignore_list.h).
 bool ignores(const QuantConfig& config, std::string_view module);
+
+// The same by the loosest reading of the list, as some exporters meant it: true also where
+// ignores() is. A module that is stored in 16 bits is not missed if this is true.
+bool may_ignore(const QuantConfig& config, std::string_view module);
 
 // Entries of the ignore list that match none of these modules. They may be typos, so a caller
 // should show them.

@@ -11,8 +11,8 @@
 #include "base/json.h"
 #include "base/philox.h"
 #include "model/quant_schema.h"
+#include "numerics/code.h"
 #include "numerics/exact_math.h"
-#include "numerics/fp8.h"
 #include "numerics/half.h"
 
 namespace octet::model {
@@ -26,8 +26,10 @@ constexpr size_t kSlice = size_t{64} << 10;
 constexpr size_t kSliceAlignment = 64;  // of its place in the table: a multiple of every type
 
 // Blocks of normal weights have their largest value near four deviations, which the quantizer puts
-// at 448.
-constexpr float kCodeDeviation = 112.0f;
+// at the largest code.
+constexpr float code_deviation(Code code) {
+  return max_of(code) / 4.0f;
+}
 constexpr float kCut = 4.0f;
 
 constexpr size_t kSlabBytes = size_t{256} << 20;
@@ -95,7 +97,7 @@ RandomWeights::RandomWeights(const ModelConfig& config, RandomOptions options)
 
 // The linears of the FP8 data path, in the naming of all families: everything else that is called
 // `.weight` (embedding, head, router, norms) stays high in every schema.
-bool RandomWeights::is_fp8(std::string_view name) const {
+bool RandomWeights::is_quantized(std::string_view name) const {
   const std::string_view module = module_of(name, ".weight");
   const std::string_view last = module.substr(module.rfind('.') + 1);
   const bool linear =
@@ -106,7 +108,8 @@ bool RandomWeights::is_fp8(std::string_view name) const {
 std::optional<RandomWeights::Kind> RandomWeights::kind_of(std::string_view name,
                                                           const Shape& shape) const {
   if (tied_embeddings_ && name == "lm_head.weight") return std::nullopt;
-  for (const char* suffix : {".k_scale", ".v_scale", ".kv_scale", ".q_scale"}) {
+  for (const char* suffix : {".k_scale", ".v_scale", ".kv_scale", ".q_scale", ".output_scale",
+                             ".qweight", ".weight_packed", ".activation_scale"}) {
     if (name.ends_with(suffix)) return std::nullopt;
   }
   // Inputs of linears are normed: their largest value is near five.
@@ -115,12 +118,16 @@ std::optional<RandomWeights::Kind> RandomWeights::kind_of(std::string_view name,
     const auto weight =
         tensors_.find(fmt::format("{}.weight", module_of(name, quant_->scale_suffix)));
     const int64_t in = weight == tensors_.end() ? 4096 : weight->second.cols();
-    const float scale = 1.0f / (kCodeDeviation * std::sqrt(static_cast<float>(in)));
+    const float scale =
+        1.0f / (code_deviation(quant_->format.weight->code) * std::sqrt(static_cast<float>(in)));
     return Kind{DType::f32, scale, scale / 8};
   }
   if (name.ends_with("norm.weight")) return Kind{DType::bf16, 1, 0.1f};
   if (!name.ends_with(".weight")) return Kind{DType::f32, 0, 0.02f};  // biases
-  if (is_fp8(name)) return Kind{DType::e4m3, 0, kCodeDeviation};
+  if (is_quantized(name)) {
+    const Code code = quant_->format.weight->code;
+    return Kind{dtype_of(code), 0, code_deviation(code)};
+  }
   return Kind{DType::bf16, 0,
               1.0f / std::sqrt(static_cast<float>(shape.rank ? shape[shape.rank - 1] : 1))};
 }
@@ -131,7 +138,11 @@ const std::vector<std::byte>& RandomWeights::table(const Kind& kind) const {
   const auto make = [&]() -> std::vector<std::byte> {
     switch (kind.type) {
       case DType::e4m3:
-        return make_table<uint8_t>(normal_, kind.mean, kind.deviation, fp8_encode<Fp8::e4m3>);
+        return make_table<uint8_t>(normal_, kind.mean, kind.deviation, fp8_encode<Code::e4m3>);
+      case DType::e5m2:
+        return make_table<uint8_t>(normal_, kind.mean, kind.deviation, fp8_encode<Code::e5m2>);
+      case DType::i8:
+        return make_table<uint8_t>(normal_, kind.mean, kind.deviation, int8_encode);
       case DType::bf16:
         return make_table<bf16>(normal_, kind.mean, kind.deviation, to_bf16);
       default:

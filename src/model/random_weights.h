@@ -62,7 +62,7 @@ class RandomWeights final : public WeightSource {
   };
 
   std::optional<Kind> kind_of(std::string_view name, const Shape& shape) const;
-  bool is_fp8(std::string_view name) const;
+  bool is_quantized(std::string_view name) const;
   const std::vector<std::byte>& table(const Kind& kind) const;
   void fill(const Kind& kind, uint64_t stream, std::span<std::byte> out) const;
   std::byte* own_memory(size_t bytes) const;

@@ -25,9 +25,16 @@ std::optional<int64_t> layer_of(std::string_view name) {
 }
 
 bool is_dispensable(std::string_view name) {
-  static constexpr std::array endings = {
-      ".rotary_emb.inv_freq", "_zero_point",  ".k_scale",     ".v_scale", ".kv_scale", ".q_scale",
-      ".prob_scale",          ".input_scale", ".output_scale"};
+  static constexpr std::array endings = {".rotary_emb.inv_freq",
+                                         "_zero_point",
+                                         ".k_scale",
+                                         ".v_scale",
+                                         ".kv_scale",
+                                         ".q_scale",
+                                         ".prob_scale",
+                                         ".input_scale",
+                                         ".output_scale",
+                                         ".activation_scale"};
   return std::ranges::any_of(endings, [&](std::string_view end) { return name.ends_with(end); });
 }
 

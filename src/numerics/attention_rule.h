@@ -63,7 +63,7 @@ inline constexpr float kPScale = 256.0f;       // the largest power of two that 
 inline constexpr float kNoMax = -0x1p100f;     // M of a row that has seen nothing: finite, so that
                                                // no Inf - Inf can arise
 inline constexpr float kLog2e = 0x1.715476p0f;
-inline constexpr QuantFormat kQueryFormat{Fp8::e4m3, grids::row, ScaleType::f32};
+inline constexpr QuantFormat kQueryFormat{Code::e4m3, grids::row, ScaleType::f32};
 
 // Positions [begin, end) that a query at `position` sees.
 struct Visible {
@@ -107,7 +107,7 @@ constexpr float pow2_factor(float from, float to) {
 
 // The E4M3 value nearest to 256 p, for P in FP8 mode.
 constexpr float round_p_e4m3(float p) {
-  return fp8_decode<Fp8::e4m3>(fp8_encode<Fp8::e4m3>(p * kPScale));
+  return fp8_decode<Code::e4m3>(fp8_encode<Code::e4m3>(p * kPScale));
 }
 
 // A split (M_s, l_s, O_s) joins the total (M_t, l_t, O_t), in ascending order of the splits:

@@ -41,5 +41,9 @@ std::string_view safetensors_name(DType type);
 constexpr bool is_fp8(DType type) {
   return type == DType::e4m3 || type == DType::e5m2;
 }
+// What the codes of a quantized matrix may be.
+constexpr bool is_code(DType type) {
+  return is_fp8(type) || type == DType::i8;
+}
 
 }  // namespace octet

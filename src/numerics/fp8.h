@@ -20,14 +20,15 @@
 namespace octet {
 
 // The constants of an encoding, from which all code below follows.
-template <Fp8 F>
+template <Code F>
 struct Fp8Traits {
-  static constexpr int mantissa_bits = F == Fp8::e4m3 ? 3 : 2;
-  static constexpr int bias = F == Fp8::e4m3 ? 7 : 15;
+  static_assert(is_fp8(F));
+  static constexpr int mantissa_bits = F == Code::e4m3 ? 3 : 2;
+  static constexpr int bias = F == Code::e4m3 ? 7 : 15;
   static constexpr float max = max_of(F);
-  static constexpr uint8_t max_code = F == Fp8::e4m3 ? 0x7E : 0x7B;
-  static constexpr float min_normal = F == Fp8::e4m3 ? 0x1p-6f : 0x1p-14f;
-  static constexpr float min_subnormal = F == Fp8::e4m3 ? 0x1p-9f : 0x1p-16f;
+  static constexpr uint8_t max_code = F == Code::e4m3 ? 0x7E : 0x7B;
+  static constexpr float min_normal = F == Code::e4m3 ? 0x1p-6f : 0x1p-14f;
+  static constexpr float min_subnormal = F == Code::e4m3 ? 0x1p-9f : 0x1p-16f;
 };
 
 // What every NaN encodes to, apart from the sign bit. It is a NaN of both types.
@@ -37,7 +38,7 @@ inline constexpr uint8_t kFp8Nan = 0x7F;
 // value of that sign (E5M2's own infinities are never produced); NaN gives 0x7F | sign; -0 keeps
 // its sign. The same as PTX cvt.rn.satfinite on one value. Needs the default rounding mode, and is
 // unaffected by flush-to-zero.
-template <Fp8 F>
+template <Code F>
 constexpr uint8_t fp8_encode(float x) {
   using T = Fp8Traits<F>;
   constexpr int drop = 23 - T::mantissa_bits;  // bits of the FP32 mantissa that go
@@ -61,14 +62,14 @@ constexpr uint8_t fp8_encode(float x) {
 }
 
 // The value of a code, exact. NaN codes give the quiet NaN of their sign; E5M2 0x7C gives Inf.
-template <Fp8 F>
+template <Code F>
 constexpr float fp8_decode(uint8_t code) {
   using T = Fp8Traits<F>;
   constexpr uint32_t mantissa_mask = (1u << T::mantissa_bits) - 1u;
   const uint32_t sign = uint32_t{code & 0x80u} << 24;
   const uint32_t magnitude = code & 0x7Fu;
   if (magnitude > T::max_code) {
-    const bool infinite = F == Fp8::e5m2 && (magnitude & mantissa_mask) == 0;
+    const bool infinite = F == Code::e5m2 && (magnitude & mantissa_mask) == 0;
     return std::bit_cast<float>(sign | (infinite ? 0x7F800000u : 0x7FC00000u));
   }
   if (magnitude <= mantissa_mask) {
@@ -80,7 +81,7 @@ constexpr float fp8_decode(uint8_t code) {
 }
 
 // The values of all 256 codes: decoding by look-up.
-template <Fp8 F>
+template <Code F>
 inline constexpr std::array<float, 256> fp8_values = [] {
   std::array<float, 256> values{};
   for (int code = 0; code < 256; ++code) values[code] = fp8_decode<F>(static_cast<uint8_t>(code));
@@ -88,23 +89,23 @@ inline constexpr std::array<float, 256> fp8_values = [] {
 }();
 
 // The same three with the type chosen at run time. Kernels hoist the choice out of their loops.
-constexpr uint8_t fp8_encode(Fp8 type, float x) {
-  return type == Fp8::e4m3 ? fp8_encode<Fp8::e4m3>(x) : fp8_encode<Fp8::e5m2>(x);
+constexpr uint8_t fp8_encode(Code type, float x) {
+  return type == Code::e4m3 ? fp8_encode<Code::e4m3>(x) : fp8_encode<Code::e5m2>(x);
 }
-constexpr float fp8_decode(Fp8 type, uint8_t code) {
-  return type == Fp8::e4m3 ? fp8_decode<Fp8::e4m3>(code) : fp8_decode<Fp8::e5m2>(code);
+constexpr float fp8_decode(Code type, uint8_t code) {
+  return type == Code::e4m3 ? fp8_decode<Code::e4m3>(code) : fp8_decode<Code::e5m2>(code);
 }
-constexpr const std::array<float, 256>& fp8_values_of(Fp8 type) {
-  return type == Fp8::e4m3 ? fp8_values<Fp8::e4m3> : fp8_values<Fp8::e5m2>;
+constexpr const std::array<float, 256>& fp8_values_of(Code type) {
+  return type == Code::e4m3 ? fp8_values<Code::e4m3> : fp8_values<Code::e5m2>;
 }
 
 // True for a NaN code, and for E5M2's infinities: a code that no finite value encodes to.
-constexpr bool fp8_is_nonfinite(Fp8 type, uint8_t code) {
-  return (code & 0x7Fu) > (type == Fp8::e4m3 ? 0x7Eu : 0x7Bu);
+constexpr bool fp8_is_nonfinite(Code type, uint8_t code) {
+  return (code & 0x7Fu) > (type == Code::e4m3 ? 0x7Eu : 0x7Bu);
 }
 // True for the largest magnitude: where a saturated value ends (and a value just that large).
-constexpr bool fp8_is_max(Fp8 type, uint8_t code) {
-  return (code & 0x7Fu) == (type == Fp8::e4m3 ? 0x7Eu : 0x7Bu);
+constexpr bool fp8_is_max(Code type, uint8_t code) {
+  return (code & 0x7Fu) == (type == Code::e4m3 ? 0x7Eu : 0x7Bu);
 }
 
 }  // namespace octet

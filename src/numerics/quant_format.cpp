@@ -21,6 +21,13 @@ std::optional<int32_t> parse_extent(std::string_view text) {
   return extent;
 }
 
+std::optional<Code> parse_code(std::string_view text) {
+  for (const Code code : {Code::e4m3, Code::e5m2, Code::i8}) {
+    if (name_of(dtype_of(code)) == text) return code;
+  }
+  return std::nullopt;
+}
+
 std::string_view name_of(ScaleType type) {
   switch (type) {
     case ScaleType::f32:
@@ -41,7 +48,7 @@ int64_t cells(int32_t extent, int64_t length) {
 }  // namespace
 
 std::string to_string(const QuantFormat& format) {
-  std::string text(name_of(dtype_of(format.fp8)));
+  std::string text(name_of(dtype_of(format.code)));
   text += '[';
   text += print_extent(format.grid.rows);
   text += 'x';
@@ -56,14 +63,9 @@ std::optional<QuantFormat> parse_quant_format(std::string_view text) {
   const size_t open = text.find('['), cross = text.find('x', open), close = text.find(']', cross);
   if (open == text.npos || cross == text.npos || close == text.npos) return std::nullopt;
 
-  const std::string_view code = text.substr(0, open);
-  if (code == "e4m3") {
-    format.fp8 = Fp8::e4m3;
-  } else if (code == "e5m2") {
-    format.fp8 = Fp8::e5m2;
-  } else {
-    return std::nullopt;
-  }
+  const auto code = parse_code(text.substr(0, open));
+  if (!code) return std::nullopt;
+  format.code = *code;
 
   const auto rows = parse_extent(text.substr(open + 1, cross - open - 1));
   const auto cols = parse_extent(text.substr(cross + 1, close - cross - 1));

@@ -12,13 +12,21 @@
 
 namespace octet {
 
-enum class Fp8 : uint8_t { e4m3, e5m2 };
+// What a code, one byte, stands for: a number of an 8-bit float, or a symmetric integer.
+enum class Code : uint8_t { e4m3, e5m2, i8 };
 
-constexpr DType dtype_of(Fp8 type) {
-  return type == Fp8::e4m3 ? DType::e4m3 : DType::e5m2;
+constexpr bool is_fp8(Code type) {
+  return type != Code::i8;
 }
-constexpr float max_of(Fp8 type) {
-  return type == Fp8::e4m3 ? 448.0f : 57344.0f;
+constexpr DType dtype_of(Code type) {
+  return type == Code::e4m3 ? DType::e4m3 : type == Code::e5m2 ? DType::e5m2 : DType::i8;
+}
+// The code type that tensors of a type hold; a type that is none is a mistake of the caller.
+constexpr Code code_of(DType type) {
+  return type == DType::e5m2 ? Code::e5m2 : type == DType::i8 ? Code::i8 : Code::e4m3;
+}
+constexpr float max_of(Code type) {
+  return type == Code::e4m3 ? 448.0f : type == Code::e5m2 ? 57344.0f : 127.0f;
 }
 
 // Elements that share a scale; 0 = the whole axis.
@@ -45,14 +53,14 @@ enum class ScaleType : uint8_t {
 };
 
 struct QuantFormat {
-  Fp8 fp8 = Fp8::e4m3;
+  Code code = Code::e4m3;
   ScaleGrid grid;
   ScaleType scale = ScaleType::f32;
   friend auto operator<=>(const QuantFormat&, const QuantFormat&) = default;
   friend bool operator==(const QuantFormat&, const QuantFormat&) = default;
 };
 
-// "e4m3[128x128]f32", "e4m3[1x*]f32", "e5m2[*x*]unit"; and back (nullopt if malformed).
+// "e4m3[128x128]f32", "i8[1x*]f32", "e5m2[*x*]unit"; and back (nullopt if malformed).
 std::string to_string(const QuantFormat& format);
 std::optional<QuantFormat> parse_quant_format(std::string_view text);
 

@@ -34,7 +34,7 @@ void check_sizes(size_t values, size_t codes, size_t scales, int64_t rows, int64
             "quantize: scales must match scale_shape");
 }
 
-template <Fp8 F>
+template <Code F>
 void encode_cell(const Cell& cell, const float* x, int64_t cols, float inv, uint8_t* codes,
                  QuantStats& stats) {
   for (int64_t r = cell.row; r < cell.row + cell.rows; ++r) {
@@ -64,11 +64,9 @@ QuantStats encode_matrix(const float* x, int64_t rows, int64_t cols, const Quant
     }
     stats.zero_cells += absmax == 0.0f;
     const float inv = inverse_scale(scale_of(absmax, cell.scale));
-    if (format.fp8 == Fp8::e4m3) {
-      encode_cell<Fp8::e4m3>(cell, x, cols, inv, codes, stats);
-    } else {
-      encode_cell<Fp8::e5m2>(cell, x, cols, inv, codes, stats);
-    }
+    visit_code(format.code, [&](auto code) {
+      encode_cell<decltype(code)::value>(cell, x, cols, inv, codes, stats);
+    });
   });
   return stats;
 }
@@ -104,7 +102,7 @@ QuantStats quantize_with_scales(std::span<const float> x, int64_t rows, int64_t 
 void dequantize(std::span<const uint8_t> codes, int64_t rows, int64_t cols,
                 const QuantFormat& format, std::span<const float> scales, std::span<float> x) {
   check_sizes(x.size(), codes.size(), scales.size(), rows, cols, format);
-  const std::array<float, 256>& values = fp8_values_of(format.fp8);
+  const std::array<float, 256>& values = code_values_of(format.code);
   for_each_cell(format.grid, rows, cols, [&](const Cell& cell) {
     const float scale = scales[cell.scale];
     for (int64_t r = cell.row; r < cell.row + cell.rows; ++r) {

@@ -1,4 +1,4 @@
-// The one rule by which Octet turns numbers into FP8 codes and scales. The reference quantizer
+// The one rule by which Octet turns numbers into 8-bit codes and scales. The reference quantizer
 // below, every CPU and CUDA kernel and the tests call the same inline helpers, so that they agree
 // bit for bit.
 //
@@ -19,8 +19,8 @@
 #include <cstdint>
 #include <span>
 
+#include "numerics/code.h"
 #include "numerics/e8m0.h"
-#include "numerics/fp8.h"
 #include "numerics/quant_format.h"
 
 namespace octet {
@@ -48,14 +48,14 @@ constexpr float finite_absmax(const float* x, int64_t count, int64_t stride = 1)
 
 // The scale of a cell whose finite absmax is given:
 //   unit   1
-//   f32    max(absmax / max_of(fp8), kMinScale)
+//   f32    max(absmax / max_of(code), kMinScale)
 //   e8m0   the same, rounded up to a power of two, so that nothing saturates
 // A zero cell gets 1 (0 / 0 has no answer, and every code is 0 whatever the scale), and so does an
 // absmax that is negative, NaN or Inf, which finite_absmax never returns.
 constexpr float choose_scale(float absmax, const QuantFormat& format) {
   if (format.scale == ScaleType::unit) return 1.0f;
   if (!(absmax > 0.0f) || std::bit_cast<uint32_t>(absmax) >= 0x7F800000u) return 1.0f;
-  float scale = absmax / max_of(format.fp8);
+  float scale = absmax / max_of(format.code);
   scale = scale < kMinScale ? kMinScale : scale;
   return format.scale == ScaleType::e8m0 ? ceil_pow2(scale) : scale;
 }
@@ -65,20 +65,20 @@ constexpr float inverse_scale(float scale) {
   return 1.0f / scale;
 }
 
-// The code of x under inv = inverse_scale(scale). NaN encodes as NaN, +-Inf and everything beyond
-// the range as +-max.
-template <Fp8 F>
+// The code of x under inv = inverse_scale(scale). NaN encodes as NaN (as 0 where codes are
+// integers, which have none), +-Inf and everything beyond the range as +-max.
+template <Code F>
 constexpr uint8_t quantize_value(float x, float inv) {
-  return fp8_encode<F>(x * inv);
+  return code_encode<F>(x * inv);
 }
-constexpr uint8_t quantize_value(Fp8 type, float x, float inv) {
-  return fp8_encode(type, x * inv);
+constexpr uint8_t quantize_value(Code type, float x, float inv) {
+  return code_encode(type, x * inv);
 }
 
-// True if x * inv lies beyond max by more than half a step (464 for E4M3, 61440 for E5M2): where
-// saturation costs more than rounding does. False for NaN; true for Inf.
-constexpr bool is_saturated(Fp8 type, float scaled) {
-  const float limit = type == Fp8::e4m3 ? 464.0f : 61440.0f;
+// True if x * inv lies beyond max by more than half a step (464 for E4M3, 61440 for E5M2, 127.5 for
+// an integer): where saturation costs more than rounding does. False for NaN; true for Inf.
+constexpr bool is_saturated(Code type, float scaled) {
+  const float limit = type == Code::e4m3 ? 464.0f : type == Code::e5m2 ? 61440.0f : 127.5f;
   return scaled > limit || scaled < -limit;
 }
 

@@ -14,7 +14,7 @@ namespace octet {
 
 // The code of RNE(decode(code) * 2^-k), for k >= 0; exactly what encoding that product gives. NaN
 // (and E5M2's infinities) stay what they are; the sign is kept, also of a value that becomes 0.
-template <Fp8 F>
+template <Code F>
 constexpr uint8_t rescale_code(uint8_t code, int k) {
   constexpr int mantissa_bits = Fp8Traits<F>::mantissa_bits;
   constexpr int hidden = 1 << mantissa_bits;
@@ -35,8 +35,8 @@ constexpr uint8_t rescale_code(uint8_t code, int k) {
   return static_cast<uint8_t>(sign | ((significand + (1 << (shift - 1)) - 1 + odd) >> shift));
 }
 
-constexpr uint8_t rescale_code(Fp8 type, uint8_t code, int k) {
-  return type == Fp8::e4m3 ? rescale_code<Fp8::e4m3>(code, k) : rescale_code<Fp8::e5m2>(code, k);
+constexpr uint8_t rescale_code(Code type, uint8_t code, int k) {
+  return type == Code::e4m3 ? rescale_code<Code::e4m3>(code, k) : rescale_code<Code::e5m2>(code, k);
 }
 
 }  // namespace octet

@@ -71,10 +71,12 @@ inline constexpr double kFp16Rounding = 0x1p-11;     // 10 mantissa bits
 inline constexpr double kF32Rounding = 0x1p-24;      // 23 mantissa bits
 
 // A dequantized value against its original: relative in the normal range, and half a subnormal step
-// below it. FP32's own roundings (scale, reciprocal, product) add less than 2^-20.
-constexpr Budget code(Fp8 type, float scale) {
-  return type == Fp8::e4m3 ? Budget{0x1p-10 * scale, kE4m3Rounding + 0x1p-20}
-                           : Budget{0x1p-17 * scale, kE5m2Rounding + 0x1p-20};
+// below it; half a step everywhere for integers. FP32's own roundings (scale, reciprocal, product)
+// add less than 2^-20.
+constexpr Budget code(Code type, float scale) {
+  if (type == Code::i8) return {(0.5 + 0x1p-12) * scale, 0x1p-20};
+  return type == Code::e4m3 ? Budget{0x1p-10 * scale, kE4m3Rounding + 0x1p-20}
+                            : Budget{0x1p-17 * scale, kE5m2Rounding + 0x1p-20};
 }
 
 // The same codes and scales, summed in another order in FP32: `fast` or CUDA against `exact`.

@@ -16,6 +16,7 @@
 #include "model/binder.h"
 #include "model/finite_weights.h"
 #include "model/quant_schema.h"
+#include "numerics/e8m0.h"
 #include "offline/checkpoint_folder.h"
 #include "offline/scan.h"
 #include "ops/null_backend.h"
@@ -44,6 +45,16 @@ void refuse_source(const model::ModelConfig& config, const QuantizeOptions& opti
                  .value = "config.json has a quantization_config",
                  .accepted = "a checkpoint in BF16, FP16 or FP32"});
   }
+}
+
+void refuse_calibrated(const QuantizeOptions& options) {
+  if (!options.scheme.input || options.scheme.when != InputScale::calibrated) return;
+  throw Error({.what = "the scales of inputs must be measured on data, which this does not do",
+               .where = "--scheme",
+               .value = to_string(options.scheme),
+               .accepted = "a scheme whose inputs are quantized dynamically, or not at all",
+               .fix = "choose fp8_channel or fp8_block; checkpoints that others calibrated are "
+                      "read as they are"});
 }
 
 // A checkpoint says one format for all its FP8 linears. kv_b_proj may lack the input format: that
@@ -176,7 +187,10 @@ class Quantizer {
   // Of the module whose codes were made last: so each weight is quantized once.
   std::vector<std::byte> scales(const std::string& module) const {
     invariant(module == scaled_, "a weight's scales are written right after its codes");
-    return bytes_of(scales_);
+    if (format_.scale != ScaleType::e8m0) return bytes_of(scales_);
+    std::vector<uint8_t> exponents(scales_.size());
+    std::ranges::transform(scales_, exponents.begin(), e8m0_encode);  // exact
+    return bytes_of(exponents);
   }
 
  private:
@@ -210,9 +224,11 @@ std::vector<model::PendingTensor> pending_tensors(const model::WeightSource& sou
     const ScaleShape cells = scale_shape(format.grid, stored.rows(), stored.cols());
     // One scale a tensor is a vector of one value in both schemas.
     const Shape shape = format.grid == grids::tensor ? Shape{1} : Shape{cells.rows, cells.cols};
-    pending.push_back({name, dtype_of(format.fp8), stored.shape,
+    pending.push_back({name, dtype_of(format.code), stored.shape,
                        [&quantizer, module] { return quantizer.codes(module); }});
-    pending.push_back({module + std::string(scale_suffix), DType::f32, shape,
+    // compressed-tensors calls the bytes of powers of two U8.
+    const DType scale_type = format.scale == ScaleType::e8m0 ? DType::u8 : DType::f32;
+    pending.push_back({module + std::string(scale_suffix), scale_type, shape,
                        [&quantizer, module] { return quantizer.scales(module); }});
   }
   return pending;
@@ -224,6 +240,7 @@ QuantizeReport quantize_checkpoint(const QuantizeOptions& options,
                                    const std::function<void(int64_t, int64_t)>& progress) {
   const model::ModelConfig config = model::read_config(options.source);
   refuse_source(config, options);
+  refuse_calibrated(options);
   refuse_target(options.source, options.out, options.overwrite);
   const std::shared_ptr<const model::WeightSource> source = model::open_weights(options.source);
   const Plan plan = make_plan(config, source, options);

@@ -5,7 +5,8 @@
 #include <cstring>
 #include <limits>
 
-#include "numerics/fp8.h"
+#include "numerics/code.h"
+#include "numerics/e8m0.h"
 #include "numerics/half.h"
 
 namespace octet::offline {
@@ -59,7 +60,7 @@ TensorScan scan_as(const Tensor& tensor, ToFloat to_float) {
 }
 
 // 256 different values: count them, then look at each once.
-TensorScan scan_fp8(const Tensor& tensor, Fp8 type) {
+TensorScan scan_codes(const Tensor& tensor, Code type) {
   std::array<int64_t, 256> counts{};
   const auto* codes = tensor.as<const uint8_t>();
   for (int64_t i = 0; i < tensor.count(); ++i) ++counts[codes[i]];
@@ -67,7 +68,7 @@ TensorScan scan_fp8(const Tensor& tensor, Fp8 type) {
   int64_t saturated = 0;
   for (size_t code = 0; code < counts.size(); ++code) {
     if (counts[code] == 0) continue;
-    const float value = fp8_decode(type, static_cast<uint8_t>(code));
+    const float value = code_decode(type, static_cast<uint8_t>(code));
     if (std::fabs(value) == max_of(type)) saturated += counts[code];
     scanner.add(value, counts[code]);
   }
@@ -87,9 +88,11 @@ TensorScan scan(const Tensor& tensor) {
     case DType::f16:
       return scan_as<fp16>(tensor, [](fp16 x) { return to_float(x); });
     case DType::e4m3:
-      return scan_fp8(tensor, Fp8::e4m3);
     case DType::e5m2:
-      return scan_fp8(tensor, Fp8::e5m2);
+    case DType::i8:
+      return scan_codes(tensor, code_of(tensor.type));
+    case DType::e8m0:
+      return scan_as<uint8_t>(tensor, e8m0_decode);
     default:
       return {.elements = tensor.count()};
   }

@@ -86,7 +86,7 @@ Tensor Arena::take(DType type, Shape shape) {
 
 QuantTensor Arena::take(const QuantFormat& format, int64_t rows, int64_t cols) {
   const ScaleShape scales = scale_shape(format.grid, rows, cols);
-  Tensor codes = take(dtype_of(format.fp8), {rows, cols});
+  Tensor codes = take(dtype_of(format.code), {rows, cols});
   return QuantTensor{codes, take(DType::f32, {scales.rows, scales.cols}), format};
 }
 

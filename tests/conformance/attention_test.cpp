@@ -96,7 +96,7 @@ Expected expect(const Case& c, const Pages& pages, const Cache& cache, const Flo
         const auto q_begin = q.begin() + ((rows.first_row + i) * c.heads + h) * c.dim;
         Floats query(q_begin, q_begin + c.dim);
         Doubles qd = to_doubles(query);
-        if (c.fp8) qd = quantized({Fp8::e4m3, grids::row, ScaleType::f32}, 1, c.dim, query).values;
+        if (c.fp8) qd = quantized({Code::e4m3, grids::row, ScaleType::f32}, 1, c.dim, query).values;
         Doubles scores(static_cast<size_t>(position + 1)), v;
         double magnitude = 0.0;
         for (int64_t t = 0; t <= position; ++t) {
@@ -147,11 +147,11 @@ void run_kernels(const Case& c, const Pages& pages, const Cache& cache, const Fl
                  const std::function<void(const std::string&, const Result&)>& use) {
   ops::OpDesc desc{"attention", pages.rows, c.heads, c.dim, c.cache, {}, {}, c.activation};
   if (is_fp8(c.cache)) {
-    desc.weight_format = QuantFormat{c.cache == DType::e4m3 ? Fp8::e4m3 : Fp8::e5m2,
+    desc.weight_format = QuantFormat{c.cache == DType::e4m3 ? Code::e4m3 : Code::e5m2,
                                      {0, static_cast<int32_t>(c.dim)},
                                      ScaleType::f32};
   }
-  if (c.fp8) desc.input_format = QuantFormat{Fp8::e4m3, grids::row, ScaleType::f32};
+  if (c.fp8) desc.input_format = QuantFormat{Code::e4m3, grids::row, ScaleType::f32};
   for_each_kernel("attention", desc, [&](ops::Backend& backend, const std::string& kernel) {
     Rig rig(backend);
     const Shape planes{pages.blocks, c.block_tokens, c.kv_heads, c.dim};

@@ -21,10 +21,10 @@ double same(bool equal) {
 constexpr int64_t kShapes[][2] = {{1, 72}, {7, 130}, {3, 576}, {2, 1}, {65, 256}};
 
 const std::vector<QuantFormat> kFormats = {
-    {Fp8::e4m3, grids::row, ScaleType::f32},     {Fp8::e4m3, grids::group128, ScaleType::f32},
-    {Fp8::e4m3, grids::tensor, ScaleType::f32},  {Fp8::e4m3, grids::block128, ScaleType::f32},
-    {Fp8::e4m3, {1, 32}, ScaleType::e8m0},       {Fp8::e5m2, grids::row, ScaleType::e8m0},
-    {Fp8::e5m2, grids::tensor, ScaleType::unit}, {Fp8::e4m3, grids::group128, ScaleType::e8m0}};
+    {Code::e4m3, grids::row, ScaleType::f32},     {Code::e4m3, grids::group128, ScaleType::f32},
+    {Code::e4m3, grids::tensor, ScaleType::f32},  {Code::e4m3, grids::block128, ScaleType::f32},
+    {Code::e4m3, {1, 32}, ScaleType::e8m0},       {Code::e5m2, grids::row, ScaleType::e8m0},
+    {Code::e5m2, grids::tensor, ScaleType::unit}, {Code::e4m3, grids::group128, ScaleType::e8m0}};
 
 TEST(Quantize, EqualsTheReferenceBitForBit) {
   for (const QuantFormat& format : kFormats) {
@@ -70,7 +70,7 @@ TEST(Quantize, EqualsTheReferenceBitForBit) {
 // Scales may be stored column by column, and codes and inputs may be parts of wider matrices.
 TEST(Quantize, HonoursStrides) {
   const int64_t rows = 5, cols = 300;
-  const QuantFormat format{Fp8::e4m3, grids::group128, ScaleType::f32};
+  const QuantFormat format{Code::e4m3, grids::group128, ScaleType::f32};
   const Floats wide = random_values(11, rows * 400);
   Floats x;
   for (int64_t r = 0; r < rows; ++r) {
@@ -155,7 +155,7 @@ double code_share(Rig& rig, const QuantTensor& out, const Doubles& want) {
   const int64_t scale_cols = scale_shape(grid, rows, cols).cols;
   return worst(got, want, [&](size_t i) {
     const int64_t r = static_cast<int64_t>(i) / cols, c = static_cast<int64_t>(i) % cols;
-    return budgets::code(out.format.fp8,
+    return budgets::code(out.format.code,
                          scales[static_cast<size_t>(r / cell_rows * scale_cols + c / cell_cols)]);
   });
 }
@@ -265,7 +265,7 @@ TEST(SiluMul, EveryForm) {
       Doubles want(gate.size());
       for (size_t i = 0; i < want.size(); ++i)
         want[i] = oracle::silu(double{gate[i]}) * double{up[i]};
-      const QuantFormat format{Fp8::e4m3, grids::group128, ScaleType::f32};
+      const QuantFormat format{Code::e4m3, grids::group128, ScaleType::f32};
       for_each_backend([&](ops::Backend& backend, const std::string& name) {
         Rig rig(backend);
         const Tensor plain = rig.make(type, {rows, cols});

@@ -19,9 +19,9 @@ TEST(Invariance, LinearRowAloneAndInABatch) {
     std::optional<QuantFormat> weight, input;
     DType plain = DType::f32, activation = DType::f32;
   };
-  const QuantFormat row{Fp8::e4m3, grids::row, ScaleType::f32},
-      group{Fp8::e4m3, grids::group128, ScaleType::f32},
-      block{Fp8::e4m3, grids::block128, ScaleType::f32};
+  const QuantFormat row{Code::e4m3, grids::row, ScaleType::f32},
+      group{Code::e4m3, grids::group128, ScaleType::f32},
+      block{Code::e4m3, grids::block128, ScaleType::f32};
   for (const Formats& f : {Formats{"f32", {}, {}},
                            {"bf16", {}, {}, DType::bf16, DType::bf16},
                            {"row", row, row},
@@ -115,8 +115,8 @@ TEST(Invariance, AttentionInChunks) {
                            {DType::f32, false, DType::f32, 33}}) {
     ops::OpDesc desc{"attention", 1, heads, dim, mode.cache, {}, {}, mode.activation};
     if (is_fp8(mode.cache))
-      desc.weight_format = QuantFormat{Fp8::e4m3, {0, static_cast<int32_t>(dim)}, ScaleType::f32};
-    if (mode.fp8) desc.input_format = QuantFormat{Fp8::e4m3, grids::row, ScaleType::f32};
+      desc.weight_format = QuantFormat{Code::e4m3, {0, static_cast<int32_t>(dim)}, ScaleType::f32};
+    if (mode.fp8) desc.input_format = QuantFormat{Code::e4m3, grids::row, ScaleType::f32};
     for_each_kernel("attention", desc, [&](ops::Backend& backend, const std::string& kernel) {
       std::vector<uint8_t> whole;
       for (const auto& [chunk, crowd] : {std::pair<int64_t, bool>{total, false},
@@ -169,10 +169,10 @@ TEST(Invariance, MlaInChunks) {
   const int64_t total = 150, heads = 3, lora = 192, rope = 16, block_tokens = 16;
   for (const bool fp8 : {true, false}) {
     const DType type = fp8 ? DType::e4m3 : DType::bf16, activation = fp8 ? DType::f32 : DType::bf16;
-    const QuantFormat format{Fp8::e4m3, grids::group128, ScaleType::f32};
+    const QuantFormat format{Code::e4m3, grids::group128, ScaleType::f32};
     ops::OpDesc desc{"mla_attention", 1, heads, lora, type, {}, {}, activation};
     if (fp8) desc.weight_format = format;
-    if (fp8) desc.input_format = QuantFormat{Fp8::e4m3, grids::row, ScaleType::f32};
+    if (fp8) desc.input_format = QuantFormat{Code::e4m3, grids::row, ScaleType::f32};
     for_each_kernel("mla_attention", desc, [&](ops::Backend& backend, const std::string& kernel) {
       std::vector<uint8_t> whole;
       for (const auto& [chunk, crowd] : {std::pair<int64_t, bool>{total, false},
@@ -221,9 +221,9 @@ TEST(Invariance, MlaInChunks) {
 
 void experts_row_alone_and_in_a_batch(int64_t hidden, int64_t inner) {
   const int64_t rows = 23, experts = 4;
-  const QuantFormat row{Fp8::e4m3, grids::row, ScaleType::f32},
-      group{Fp8::e4m3, grids::group128, ScaleType::f32},
-      block{Fp8::e4m3, grids::block128, ScaleType::f32};
+  const QuantFormat row{Code::e4m3, grids::row, ScaleType::f32},
+      group{Code::e4m3, grids::group128, ScaleType::f32},
+      block{Code::e4m3, grids::block128, ScaleType::f32};
   for (const auto& [weight, input] : {std::pair{row, row}, {block, group}}) {
     ops::OpDesc desc{"moe_experts", rows, inner, hidden, DType::e4m3, weight, input, DType::bf16};
     for_each_kernel("moe_experts", desc, [&](ops::Backend& backend, const std::string& kernel) {

@@ -145,7 +145,7 @@ TEST(MlaKvWrite, CodesAndScales) {
       for (const int64_t lora : {512, 130, 64}) {
         const int64_t rope = 16, groups = (lora + 127) / 128, block_tokens = 16;
         const bool scaled = is_fp8(type) && scale != ScaleType::unit;
-        const QuantFormat format{type == DType::e5m2 ? Fp8::e5m2 : Fp8::e4m3, grids::group128,
+        const QuantFormat format{type == DType::e5m2 ? Code::e5m2 : Code::e4m3, grids::group128,
                                  scale};
         const Pages pages = make_pages({{0, 20}, {0, 3}}, block_tokens);
         const int64_t slots = pages.blocks * block_tokens;

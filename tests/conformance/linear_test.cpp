@@ -32,29 +32,33 @@ std::string to_string(const Operand& operand) {
 Operand plain(DType type) {
   return {type, {}};
 }
-Operand coded(Fp8 fp8, ScaleGrid grid, ScaleType scale = ScaleType::f32) {
+Operand coded(Code fp8, ScaleGrid grid, ScaleType scale = ScaleType::f32) {
   return {DType::f32, QuantFormat{fp8, grid, scale}};
 }
 
 const std::vector<Operand> kWeights = {plain(DType::f32),
                                        plain(DType::bf16),
                                        plain(DType::f16),
-                                       coded(Fp8::e4m3, grids::tensor),
-                                       coded(Fp8::e4m3, grids::row),
-                                       coded(Fp8::e4m3, grids::group128),
-                                       coded(Fp8::e4m3, grids::block128),
-                                       coded(Fp8::e4m3, {1, 32}, ScaleType::e8m0),
-                                       coded(Fp8::e5m2, grids::row),
-                                       coded(Fp8::e5m2, grids::block128, ScaleType::e8m0),
-                                       coded(Fp8::e4m3, grids::tensor, ScaleType::unit)};
+                                       coded(Code::e4m3, grids::tensor),
+                                       coded(Code::e4m3, grids::row),
+                                       coded(Code::e4m3, grids::group128),
+                                       coded(Code::e4m3, grids::block128),
+                                       coded(Code::e4m3, {1, 32}, ScaleType::e8m0),
+                                       coded(Code::e5m2, grids::row),
+                                       coded(Code::e5m2, grids::block128, ScaleType::e8m0),
+                                       coded(Code::e4m3, grids::tensor, ScaleType::unit),
+                                       coded(Code::i8, grids::row),
+                                       coded(Code::i8, grids::group128),
+                                       coded(Code::i8, {1, 32})};
 
 const std::vector<Operand> kInputs = {plain(DType::f32),
                                       plain(DType::bf16),
-                                      coded(Fp8::e4m3, grids::tensor),
-                                      coded(Fp8::e4m3, grids::row),
-                                      coded(Fp8::e4m3, grids::group128),
-                                      coded(Fp8::e4m3, {1, 32}, ScaleType::e8m0),
-                                      coded(Fp8::e5m2, grids::row)};
+                                      coded(Code::e4m3, grids::tensor),
+                                      coded(Code::e4m3, grids::row),
+                                      coded(Code::e4m3, grids::group128),
+                                      coded(Code::e4m3, {1, 32}, ScaleType::e8m0),
+                                      coded(Code::e5m2, grids::row),
+                                      coded(Code::i8, grids::row)};
 
 // m, n, k.
 constexpr int64_t kShapes[][3] = {{1, 1, 72},    {7, 1, 130},   {1, 130, 576}, {7, 72, 130},
@@ -111,7 +115,7 @@ void run_case(const Case& c) {
   desc.m = c.m;
   desc.n = c.n;
   desc.k = c.k;
-  desc.weight = c.weight.format ? dtype_of(c.weight.format->fp8) : c.weight.type;
+  desc.weight = c.weight.format ? dtype_of(c.weight.format->code) : c.weight.type;
   desc.weight_format = c.weight.format;
   desc.input_format = c.input.format;
   desc.activation = c.input.format ? DType::bf16 : c.input.type;
@@ -165,9 +169,10 @@ TEST(Linear, EveryFormatOnOddShapes) {
 // Positive operands do not cancel: where an accumulator is too narrow, the error grows with K.
 TEST(Linear, ErrorDoesNotGrowWithK) {
   for (const int64_t k : {512, 4096, 7168}) {
-    for (const Operand& input : {coded(Fp8::e4m3, grids::row), coded(Fp8::e4m3, grids::group128)}) {
+    for (const Operand& input :
+         {coded(Code::e4m3, grids::row), coded(Code::e4m3, grids::group128)}) {
       Case c{2, 16, k,
-             coded(Fp8::e4m3, input.format->grid == grids::row ? grids::row : grids::block128),
+             coded(Code::e4m3, input.format->grid == grids::row ? grids::row : grids::block128),
              input};
       Floats w = random_values(1, c.n * k), x = random_values(2, c.m * k);
       for (float& v : w) v = std::abs(v);
@@ -201,16 +206,16 @@ TEST(Linear, QuantizesItsInput) {
   for (const ScaleGrid grid : {grids::row, grids::group128, grids::tensor}) {
     for (const bool calibrated : {false, true}) {
       if (calibrated && grid != grids::tensor) continue;
-      const QuantFormat format{Fp8::e4m3, grid, ScaleType::f32};
+      const QuantFormat format{Code::e4m3, grid, ScaleType::f32};
       const Floats x = rounded(DType::bf16, random_values(3, m * k, 3.0f));
       const HostQuant w =
-          quantized({Fp8::e4m3, grids::row, ScaleType::f32}, n, k, random_values(4, n * k));
+          quantized({Code::e4m3, grids::row, ScaleType::f32}, n, k, random_values(4, n * k));
       HostQuant xq = quantized(format, m, k, x);
       if (calibrated) {
         xq.scales[0] = 0.03f;
         quantize_with_scales(x, m, k, format, xq.scales, xq.codes);
         for (size_t i = 0; i < xq.values.size(); ++i) {
-          xq.values[i] = double{fp8_decode(format.fp8, xq.codes[i])} * double{xq.scales[0]};
+          xq.values[i] = double{fp8_decode(format.code, xq.codes[i])} * double{xq.scales[0]};
         }
       }
       const oracle::Sums want = oracle::linear(xq.values, w.values, {}, m, n, k);

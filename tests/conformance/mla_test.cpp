@@ -22,7 +22,7 @@ struct Case {
   bool scaled() const { return is_fp8(cache) && scale != ScaleType::unit; }
   int64_t groups() const { return (lora + 127) / 128; }
   QuantFormat format() const {
-    return {cache == DType::e5m2 ? Fp8::e5m2 : Fp8::e4m3,
+    return {cache == DType::e5m2 ? Code::e5m2 : Code::e4m3,
             scaled() ? grids::group128 : grids::tensor, scale};
   }
   std::string name() const {
@@ -114,7 +114,8 @@ Expected expect(const Case& c, const Pages& pages, const Cache& cache, const Flo
         const int64_t at = (rows.first_row + i) * c.heads + h;
         const Floats query(q.begin() + at * c.lora, q.begin() + (at + 1) * c.lora);
         Doubles qd = to_doubles(query);
-        if (c.fp8) qd = quantized({Fp8::e4m3, grids::row, ScaleType::f32}, 1, c.lora, query).values;
+        if (c.fp8)
+          qd = quantized({Code::e4m3, grids::row, ScaleType::f32}, 1, c.lora, query).values;
         Doubles scores;
         double magnitude = 0.0;
         for (int64_t t = 0; t <= position; ++t) {
@@ -183,7 +184,7 @@ void run_kernels(const Case& c, const Pages& pages, const Cache& cache, const Qu
                  const std::function<void(const std::string&, const Result&)>& use) {
   ops::OpDesc desc{"mla_attention", pages.rows, c.heads, c.lora, c.cache, {}, {}, c.activation};
   if (is_fp8(c.cache)) desc.weight_format = c.format();
-  if (c.fp8) desc.input_format = QuantFormat{Fp8::e4m3, grids::row, ScaleType::f32};
+  if (c.fp8) desc.input_format = QuantFormat{Code::e4m3, grids::row, ScaleType::f32};
   for_each_kernel("mla_attention", desc, [&](ops::Backend& backend, const std::string& kernel) {
     Rig rig(backend);
     ops::MlaCache device;
@@ -324,10 +325,10 @@ TEST(MlaLinear, AbsorbAndExpand) {
   for (const Weight& weight :
        {Weight{DType::f32, {}},
         {DType::bf16, {}},
-        {DType::e4m3, QuantFormat{Fp8::e4m3, grids::block128, ScaleType::f32}},
-        {DType::e4m3, QuantFormat{Fp8::e4m3, grids::row, ScaleType::f32}},
-        {DType::e4m3, QuantFormat{Fp8::e4m3, grids::tensor, ScaleType::f32}},
-        {DType::e4m3, QuantFormat{Fp8::e4m3, {1, 32}, ScaleType::e8m0}}}) {
+        {DType::e4m3, QuantFormat{Code::e4m3, grids::block128, ScaleType::f32}},
+        {DType::e4m3, QuantFormat{Code::e4m3, grids::row, ScaleType::f32}},
+        {DType::e4m3, QuantFormat{Code::e4m3, grids::tensor, ScaleType::f32}},
+        {DType::e4m3, QuantFormat{Code::e4m3, {1, 32}, ScaleType::e8m0}}}) {
     for (const DType type : {DType::f32, DType::bf16}) {
       for (const auto& [tokens, heads, nope, rope, v, lora] : std::vector<std::array<int64_t, 6>>{
                {3, 2, 128, 64, 128, 512}, {7, 3, 24, 8, 40, 130}, {1, 4, 160, 16, 64, 64}}) {

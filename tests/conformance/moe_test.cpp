@@ -92,10 +92,10 @@ struct Format {
   bool calibrated = false;
 };
 
-const QuantFormat kRow{Fp8::e4m3, grids::row, ScaleType::f32};
-const QuantFormat kGroup{Fp8::e4m3, grids::group128, ScaleType::f32};
-const QuantFormat kBlock{Fp8::e4m3, grids::block128, ScaleType::f32};
-const QuantFormat kTensor{Fp8::e4m3, grids::tensor, ScaleType::f32};
+const QuantFormat kRow{Code::e4m3, grids::row, ScaleType::f32};
+const QuantFormat kGroup{Code::e4m3, grids::group128, ScaleType::f32};
+const QuantFormat kBlock{Code::e4m3, grids::block128, ScaleType::f32};
+const QuantFormat kTensor{Code::e4m3, grids::tensor, ScaleType::f32};
 
 const std::vector<Format> kFormats = {{"f32", DType::f32, {}, {}},
                                       {"bf16", DType::bf16, {}, {}},
@@ -173,7 +173,7 @@ void run_case(const Case& c) {
     HostQuant q{*f.input, c.rows, c.hidden, std::vector<uint8_t>(x.size()), {kInputScale}, {}};
     quantize_with_scales(x, c.rows, c.hidden, q.format, q.scales, q.codes);
     for (size_t i = 0; i < xd.size(); ++i)
-      xd[i] = double{fp8_decode(Fp8::e4m3, q.codes[i])} * double{kInputScale};
+      xd[i] = double{fp8_decode(Code::e4m3, q.codes[i])} * double{kInputScale};
   } else if (f.input) {
     xd = quantized(*f.input, c.rows, c.hidden, x).values;
   }
@@ -236,7 +236,7 @@ void run_case(const Case& c) {
   }
 
   ops::OpDesc desc{
-      "moe_experts", c.rows,  c.inner,     c.hidden, f.weight ? dtype_of(f.weight->fp8) : f.plain,
+      "moe_experts", c.rows,  c.inner,     c.hidden, f.weight ? dtype_of(f.weight->code) : f.plain,
       f.weight,      f.input, c.activation};
   for_each_kernel("moe_experts", desc, [&](ops::Backend& backend, const std::string& kernel) {
     Rig rig(backend);

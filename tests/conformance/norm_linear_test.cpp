@@ -28,10 +28,10 @@ struct Case {
   }
 };
 
-constexpr QuantFormat kRow{Fp8::e4m3, grids::row, ScaleType::f32};
-constexpr QuantFormat kTensor{Fp8::e4m3, grids::tensor, ScaleType::f32};
-constexpr QuantFormat kBlock{Fp8::e4m3, grids::block128, ScaleType::f32};
-constexpr QuantFormat kGroup{Fp8::e4m3, grids::group128, ScaleType::f32};
+constexpr QuantFormat kRow{Code::e4m3, grids::row, ScaleType::f32};
+constexpr QuantFormat kTensor{Code::e4m3, grids::tensor, ScaleType::f32};
+constexpr QuantFormat kBlock{Code::e4m3, grids::block128, ScaleType::f32};
+constexpr QuantFormat kGroup{Code::e4m3, grids::group128, ScaleType::f32};
 
 void run_case(const Case& c) {
   for_each_backend([&](ops::Backend& backend, const std::string& name) {

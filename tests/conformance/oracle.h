@@ -92,7 +92,7 @@ RowResult attention_row(const Doubles& scores, int64_t begin, const Doubles& v, 
 }
 
 inline double e4m3(double x) {
-  return double{fp8_decode<Fp8::e4m3>(fp8_encode<Fp8::e4m3>(static_cast<float>(x)))};
+  return double{fp8_decode<Code::e4m3>(fp8_encode<Code::e4m3>(static_cast<float>(x)))};
 }
 
 // The router of a mixture: chosen experts in order, and their weights.

@@ -16,7 +16,7 @@ Doubles Plane::store(int64_t slot, int64_t first, const Floats& values, float sc
     uint8_t* const to =
         bytes.data() + (static_cast<size_t>(slot * width + first) + i) * size_of(type);
     if (is_fp8(type)) {
-      const Fp8 fp8 = type == DType::e4m3 ? Fp8::e4m3 : Fp8::e5m2;
+      const Code fp8 = type == DType::e4m3 ? Code::e4m3 : Code::e5m2;
       *to = quantize_value(fp8, values[i], inv);
       stored.push_back(double{fp8_decode(fp8, *to)} * double{scale});
     } else if (type == DType::bf16) {

@@ -46,7 +46,7 @@ std::vector<uint8_t> encode(DType type, const Floats& values) {
       const fp16 value = to_fp16(values[i]);
       std::memcpy(to, &value, 2);
     } else {
-      *to = fp8_encode(type == DType::e4m3 ? Fp8::e4m3 : Fp8::e5m2, values[i]);
+      *to = fp8_encode(type == DType::e4m3 ? Code::e4m3 : Code::e5m2, values[i]);
     }
   }
   return bytes;
@@ -63,7 +63,7 @@ float decode(DType type, const uint8_t* from) {
     std::memcpy(&value, from, 2);
     return to_float(value);
   }
-  if (is_fp8(type)) return fp8_decode(type == DType::e4m3 ? Fp8::e4m3 : Fp8::e5m2, *from);
+  if (is_fp8(type)) return fp8_decode(type == DType::e4m3 ? Code::e4m3 : Code::e5m2, *from);
   float value;
   std::memcpy(&value, from, 4);
   return value;
@@ -111,7 +111,7 @@ HostQuant quantized(const QuantFormat& format, int64_t rows, int64_t cols, const
     for (int64_t c = 0; c < cols; ++c) {
       const auto i = static_cast<size_t>(r * cols + c);
       const auto s = static_cast<size_t>(r / cell_rows * scale_cols + c / cell_cols);
-      quant.values[i] = double{fp8_decode(format.fp8, quant.codes[i])} * double{quant.scales[s]};
+      quant.values[i] = double{code_decode(format.code, quant.codes[i])} * double{quant.scales[s]};
     }
   }
   return quant;
@@ -145,7 +145,7 @@ Tensor Rig::put_bytes(DType type, const Shape& shape, const std::vector<uint8_t>
 QuantTensor Rig::put(const HostQuant& quant, bool misalign) {
   const ScaleShape cells = scale_shape(quant.format.grid, quant.rows, quant.cols);
   return {
-      upload(host_tensor(quant.codes.data(), dtype_of(quant.format.fp8), {quant.rows, quant.cols}),
+      upload(host_tensor(quant.codes.data(), dtype_of(quant.format.code), {quant.rows, quant.cols}),
              misalign),
       upload(host_tensor(quant.scales.data(), DType::f32, {cells.rows, cells.cols}), misalign),
       quant.format};
@@ -161,7 +161,7 @@ Tensor Rig::make(DType type, const Shape& shape) {
 
 QuantTensor Rig::make(const QuantFormat& format, int64_t rows, int64_t cols) {
   const ScaleShape cells = scale_shape(format.grid, rows, cols);
-  return {make(dtype_of(format.fp8), {rows, cols}), make(DType::f32, {cells.rows, cells.cols}),
+  return {make(dtype_of(format.code), {rows, cols}), make(DType::f32, {cells.rows, cells.cols}),
           format};
 }
 

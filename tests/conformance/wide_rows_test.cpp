@@ -9,10 +9,10 @@
 namespace octet::conformance {
 namespace {
 
-const std::vector<QuantFormat> kFormats = {{Fp8::e4m3, grids::row, ScaleType::f32},
-                                           {Fp8::e4m3, grids::group128, ScaleType::f32},
-                                           {Fp8::e5m2, grids::row, ScaleType::e8m0},
-                                           {Fp8::e4m3, grids::block128, ScaleType::f32}};
+const std::vector<QuantFormat> kFormats = {{Code::e4m3, grids::row, ScaleType::f32},
+                                           {Code::e4m3, grids::group128, ScaleType::f32},
+                                           {Code::e5m2, grids::row, ScaleType::e8m0},
+                                           {Code::e4m3, grids::block128, ScaleType::f32}};
 constexpr int64_t kWidths[] = {1024, 2048, 4096, 8192, 14336, 18432, 28672};
 
 // Codes and scales that an op left, against those of its plain f32 output.

@@ -39,7 +39,12 @@ constexpr const char* kCases[] = {"llama_mha",
                                   "deepseek_v3_yarn_mtp",
                                   "deepseek_v3_rope_parameters",
                                   "deepseek_v2_greedy",
-                                  "deepseek_v2_group_limited"};
+                                  "deepseek_v2_group_limited",
+                                  "llama_awq",
+                                  "llama_gptq_act_order",
+                                  "llama_pack_quantized",
+                                  "llama_fp8_blocks",
+                                  "llama_modelopt"};
 
 // golden.safetensors: tensors by name.
 class Results {

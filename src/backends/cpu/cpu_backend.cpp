@@ -34,11 +34,7 @@ ops::OpDesc describe_product(const char* op, const Tensor& x, const ops::Linear&
   return desc;
 }
 
-constexpr QuantFormat kQueryFormat{Fp8::e4m3, grids::row, ScaleType::f32};
-
-Fp8 fp8_of(DType type) {
-  return type == DType::e5m2 ? Fp8::e5m2 : Fp8::e4m3;
-}
+constexpr QuantFormat kQueryFormat{Code::e4m3, grids::row, ScaleType::f32};
 
 ops::OpDesc describe_attention(const char* op, const Tensor& q, const Tensor& cache,
                                const QuantFormat& format, const ops::AttentionSpec& spec) {
@@ -266,7 +262,7 @@ void CpuBackend::attention(const Tensor& q, const ops::GqaCache& cache, const op
   check_attention(q, cache, batch, out, lse);
   // One scale a block and head, whichever way it was chosen.
   const QuantFormat format{
-      fp8_of(cache.k.type), {0, static_cast<int32_t>(q.cols())}, ScaleType::f32};
+      code_of(cache.k.type), {0, static_cast<int32_t>(q.cols())}, ScaleType::f32};
   attention_(tables_.attention, describe_attention("attention", q, cache.k, format, spec), caps_,
              pin("attention"))
       .launch(context_, q, cache, batch, spec, out, lse);

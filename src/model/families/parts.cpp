@@ -4,30 +4,9 @@
 
 #include <cmath>
 
+#include "model/kv_scales.h"
+
 namespace octet::model {
-namespace {
-
-// The calibrated KV scales of a layer, if the checkpoint has both.
-void bind_kv_scales(Binder& binder, const std::string& attention, KvScales& scales) {
-  const std::string k = attention + ".k_scale", v = attention + ".v_scale";
-  if (!binder.has(k, {1}) || !binder.has(v, {1})) return;
-  const int64_t heads = std::get<Gqa>(binder.config().attention).kv_heads;
-  scales.k.push_back(binder.fp32_broadcast(k, heads));
-  scales.v.push_back(binder.fp32_broadcast(v, heads));
-}
-
-// Scales for some layers only would be worse than none: a wrong scale is silent.
-void require_all_kv_scales(int64_t layers, DecoderWeights& weights) {
-  if (static_cast<int64_t>(weights.kv_scales.k.size()) == layers) return;
-  if (!weights.kv_scales.k.empty()) {
-    weights.notices.push_back(fmt::format(
-        "KV scales are stored for {} of {} layers: ignored, block groups choose the scales",
-        weights.kv_scales.k.size(), layers));
-  }
-  weights.kv_scales = {};
-}
-
-}  // namespace
 
 GqaLayer bind_gqa(Binder& binder, const std::string& prefix, int64_t layer) {
   const ModelConfig& config = binder.config();
@@ -86,8 +65,10 @@ DecoderWeights bind_gqa_decoder(Binder& binder, Ffn (*ffn)(Binder&, const std::s
   const ModelConfig& config = binder.config();
   DecoderWeights weights;
   bind_ends(binder, weights);
-  const auto head_dim = static_cast<double>(std::get<Gqa>(config.attention).head_dim);
-  weights.attention_scale = static_cast<float>(1.0 / std::sqrt(head_dim));
+  const auto& shape = std::get<Gqa>(config.attention);
+  weights.attention_scale =
+      static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
+  KvScaleBinder kv_scales(binder);
   for (int64_t i = 0; i < config.layers; ++i) {
     const std::string layer = fmt::format("model.layers.{}", i);
     const std::string attention = layer + ".self_attn";
@@ -99,9 +80,9 @@ DecoderWeights bind_gqa_decoder(Binder& binder, Ffn (*ffn)(Binder&, const std::s
         .attention = bind_gqa(binder, attention, i),
         .ffn = ffn(binder, layer, i),
     });
-    bind_kv_scales(binder, attention, weights.kv_scales);
+    kv_scales.bind(attention, shape.kv_heads);
   }
-  require_all_kv_scales(config.layers, weights);
+  weights.kv_scales = kv_scales.finish(weights.notices);
   return weights;
 }
 

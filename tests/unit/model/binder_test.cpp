@@ -5,94 +5,32 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/json.h"
-#include "model/model.h"
 #include "model/quant_schema.h"
-#include "model/random_weights.h"
 #include "numerics/half.h"
-#include "unit/model/host_backend.h"
-#include "unit/model/support.h"
+#include "unit/model/tiny_checkpoint.h"
 
 namespace octet::model {
 namespace {
 
 using test::error_of;
+using test::fault_of;
 using test::HostBackend;
+using test::kDeepseek;
+using test::kLlama;
+using test::kQ;
+using test::load;
 using test::TempDir;
+using test::Tiny;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr const char* kLlama = R"({
-  "architectures": ["LlamaForCausalLM"], "hidden_size": 160, "intermediate_size": 96,
-  "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
-  "vocab_size": 50, "max_position_embeddings": 64, "rope_theta": 10000.0})";
-
-constexpr const char* kDeepseek = R"({
-  "architectures": ["DeepseekV3ForCausalLM"], "hidden_size": 64, "intermediate_size": 96,
-  "moe_intermediate_size": 32, "vocab_size": 50, "num_hidden_layers": 2, "num_attention_heads": 2,
-  "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 1,
-  "topk_group": 1, "norm_topk_prob": true, "routed_scaling_factor": 2.5,
-  "first_k_dense_replace": 1, "q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 16,
-  "qk_rope_head_dim": 8, "v_head_dim": 12, "max_position_embeddings": 64, "rope_theta": 10000})";
-
-constexpr const char* kQ = "model.layers.0.self_attn.q_proj";
-
-// A checkpoint in memory that can be changed before it is written and loaded.
-struct Tiny {
-  Json config;
-  std::map<std::string, Tensor> tensors;
-  std::shared_ptr<RandomWeights> memory;
-
-  // Random weights of `text`'s shape in `scheme`'s format ("" = 16-bit).
-  explicit Tiny(const char* text, const std::string& scheme = "") : config(Json::parse(text)) {
-    ModelConfig model = parse_config(text, "tiny");
-    if (!scheme.empty()) {
-      const LinearFormat format = scheme_named(scheme).format;
-      model = with_scheme(model, format);
-      config["quantization_config"] =
-          Json::parse(write_quant_config(format, model.quant->ignored).dump());
-    }
-    memory = std::make_shared<RandomWeights>(model);
-    HostBackend backend;
-    load_model(model, memory, backend, {});
-    for (const std::string& name : memory->names()) tensors[name] = *memory->find(name, {});
-  }
-
-  void retype(const std::string& name, DType type, Shape shape) {
-    tensors.at(name) = Tensor(tensors.at(name).data, type, shape);
-  }
-
-  void write(const TempDir& dir) const {
-    dir.file("config.json", config.dump());
-    std::vector<PendingTensor> pending;
-    for (const auto& [name, tensor] : tensors) {
-      pending.push_back({name, tensor.type, tensor.shape, [tensor = tensor] {
-                           const auto* data = static_cast<const std::byte*>(tensor.data);
-                           return std::vector<std::byte>(data, data + tensor.bytes());
-                         }});
-    }
-    write_checkpoint(dir.path().string(), pending, int64_t{1} << 30);
-  }
-};
-
-std::unique_ptr<Model> load(const TempDir& dir, HostBackend& backend, LoadOptions options = {}) {
-  const ModelConfig config = read_config(dir.path().string());
-  return load_model(config, std::make_shared<Checkpoint>(dir.path().string()), backend, options);
-}
-
-// The message of loading `tiny`, which must name the file.
-std::string fault_of(const Tiny& tiny) {
-  const TempDir dir;
-  tiny.write(dir);
-  HostBackend backend;
-  return error_of([&] { load(dir, backend); });
-}
-
 class EveryScheme : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Binder, EveryScheme, testing::Values("fp8_block", "fp8_channel"));
+INSTANTIATE_TEST_SUITE_P(Binder, EveryScheme,
+                         testing::Values("fp8_block", "fp8_channel", "fp8_group", "fp8_w8a16",
+                                         "mxfp8", "int8"));
 
 TEST_P(EveryScheme, LoadsWhatTheWriterWrote) {
   for (const char* text : {kLlama, kDeepseek}) {
@@ -121,7 +59,8 @@ TEST_P(EveryScheme, LoadsWhatTheWriterWrote) {
       EXPECT_EQ(
           std::memcmp(linear.quant.scales.data, scales.data, static_cast<size_t>(scales.bytes())),
           0);
-      EXPECT_EQ(linear.input.has_value(), linear.role != Role::attn_latent);
+      EXPECT_EQ(linear.input.has_value(), linear.role != Role::attn_latent &&
+                                              scheme_named(GetParam()).format.input.has_value());
     }
     EXPECT_GT(quantized, 10);
   }
@@ -132,11 +71,11 @@ TEST_P(EveryScheme, ScaleOfTheWrongShape) {
   const std::string name =
       kQ + std::string(scale_suffix(*parse_config(tiny.config.dump(), "t").quant));
   tiny.retype(name, DType::f32, {1, 1});
-  EXPECT_THAT(
-      fault_of(tiny),
-      AllOf(HasSubstr("wrong shape"), HasSubstr("'" + name + "'"), HasSubstr("model.safetensors"),
-            HasSubstr("found:    [1, 1]"), HasSubstr("of a [128, 160] weight"),
-            HasSubstr(std::string(GetParam()) == "fp8_block" ? "[1, 2]" : "[128, 1]")));
+  const ScaleShape cells = scale_shape(scheme_named(GetParam()).format.weight->grid, 128, 160);
+  EXPECT_THAT(fault_of(tiny), AllOf(HasSubstr("wrong shape"), HasSubstr("'" + name + "'"),
+                                    HasSubstr("model.safetensors"), HasSubstr("found:    [1, 1]"),
+                                    HasSubstr("of a [128, 160] weight"),
+                                    HasSubstr(to_string(Shape{cells.rows, cells.cols}) + ": ")));
 }
 
 TEST_P(EveryScheme, WeightWithoutScale) {
@@ -153,10 +92,12 @@ TEST_P(EveryScheme, IgnoredModuleInFp8) {
   Tiny tiny(kLlama, GetParam());
   const char* key = std::string(GetParam()) == "fp8_block" ? "modules_to_not_convert" : "ignore";
   tiny.config["quantization_config"][key].push_back(kQ);
-  EXPECT_THAT(fault_of(tiny),
-              AllOf(HasSubstr("on the ignore list is stored in FP8"), HasSubstr("q_proj.weight'"),
-                    HasSubstr("model.safetensors"), HasSubstr("found:    F8_E4M3"),
-                    HasSubstr("accepted: BF16, F16 or F32")));
+  const bool integers = std::string(GetParam()) == "int8";
+  EXPECT_THAT(fault_of(tiny), AllOf(HasSubstr(integers ? "on the ignore list is stored in INT8"
+                                                       : "on the ignore list is stored in FP8"),
+                                    HasSubstr("q_proj.weight'"), HasSubstr("model.safetensors"),
+                                    HasSubstr(integers ? "found:    I8" : "found:    F8_E4M3"),
+                                    HasSubstr("accepted: BF16, F16 or F32")));
 }
 
 TEST(Binder, SixteenBitModuleThatIsNotIgnored) {
@@ -213,7 +154,7 @@ TEST(Binder, TheStoredFp8TypeIsTheOneOfTheConfig) {
   Tiny tiny(kLlama, "fp8_block");
   tiny.config["quantization_config"]["fmt"] = "e5m2";
   EXPECT_THAT(fault_of(tiny),
-              AllOf(HasSubstr("another FP8 type"), HasSubstr("q_proj.weight' in"),
+              AllOf(HasSubstr("another type"), HasSubstr("q_proj.weight' in"),
                     HasSubstr("found:    F8_E4M3"), HasSubstr("accepted: F8_E5M2")));
 }
 
@@ -289,6 +230,34 @@ TEST(Binder, RouterInFp8IsRefused) {
   const std::string gate = "model.layers.1.mlp.gate.weight";
   tiny.retype(gate, DType::e4m3, {4, 64});
   EXPECT_THAT(fault_of(tiny), AllOf(HasSubstr("ignore list"), HasSubstr("'" + gate + "'")));
+}
+
+// A head in 8 bits is not left unread: its values in 16 bits, and a notice.
+TEST(Binder, AHeadInCodesIsExpanded) {
+  for (const char* scheme : {"fp8_block", "fp8_channel", "int8"}) {
+    SCOPED_TRACE(scheme);
+    Tiny tiny(kLlama, scheme);
+    const bool block = std::string(scheme) == "fp8_block";
+    tiny.config["quantization_config"][block ? "modules_to_not_convert" : "ignore"] = Json::array();
+    const LinearFormat format = scheme_named(scheme).format;
+    tiny.retype("lm_head.weight", dtype_of(format.weight->code), {50, 160});
+    const ScaleShape cells = scale_shape(format.weight->grid, 50, 160);
+    std::vector<float> scales(static_cast<size_t>(cells.count()), 0.25f);
+    tiny.tensors[block ? "lm_head.weight_scale_inv" : "lm_head.weight_scale"] =
+        Tensor(scales.data(), DType::f32, {cells.rows, cells.cols});
+    auto* codes = tiny.tensors.at("lm_head.weight").as<uint8_t>();
+    std::fill_n(codes, 50 * 160, uint8_t{1});
+    codes[7] = 0x38;
+    const TempDir dir;
+    tiny.write(dir);
+    HostBackend backend;
+    const auto model = load(dir, backend);
+    const ops::Linear& head = *model->linears().back().linear;
+    ASSERT_EQ(head.name, "lm_head");
+    ASSERT_EQ(head.plain.type, DType::bf16);
+    EXPECT_EQ(to_float(head.plain.as<bf16>()[7]), 0.25f * code_decode(format.weight->code, 0x38));
+    EXPECT_THAT(model->notices(), Contains(HasSubstr("the head is stored as")));
+  }
 }
 
 TEST(Binder, OnlineQuantizationOfSixteenBitWeights) {

@@ -41,7 +41,7 @@ Json deepseek() {
 
 TEST(QuantSchema, DeepseekBlocks) {
   const QuantConfig config = read(deepseek());
-  EXPECT_EQ(config.schema, QuantConfig::Schema::deepseek_block);
+  EXPECT_EQ(config.schema, QuantConfig::Schema::fp8);
   EXPECT_EQ(print(config.format), "weight e4m3[128x128]f32, input e4m3[1x128]f32 dynamic");
   EXPECT_EQ(scale_suffix(config), ".weight_scale_inv");
   EXPECT_FALSE(ignores(config, "lm_head"));
@@ -69,9 +69,9 @@ TEST(QuantSchema, DeepseekFaults) {
   EXPECT_THAT(with("scale_fmt", "f16"), HasSubstr("ue8m0"));
   EXPECT_THAT(with("fmt", "e3m4"), HasSubstr("e4m3, e5m2"));
   EXPECT_THAT(with("modules_to_not_convert", "lm_head"), HasSubstr("an array"));
-  EXPECT_THAT(with("quant_method", "awq"),
-              AllOf(HasSubstr("config.json, quantization_config, $.quant_method"), HasSubstr("awq"),
-                    HasSubstr("compressed-tensors")));
+  EXPECT_THAT(with("quant_method", "bitnet"),
+              AllOf(HasSubstr("config.json, quantization_config, $.quant_method"),
+                    HasSubstr("bitnet"), HasSubstr("compressed-tensors")));
   EXPECT_THAT(fault_of(Json::object()), HasSubstr("$.quant_method"));
 }
 
@@ -163,10 +163,10 @@ TEST(QuantSchema, CompressedTensorsFaults) {
   EXPECT_THAT(in_weights("num_bits", 4),
               AllOf(HasSubstr("$.config_groups.group_0.weights.num_bits"), HasSubstr("found:    4"),
                     HasSubstr("accepted: 8")));
-  EXPECT_THAT(in_weights("type", "int"), HasSubstr("float"));
+  EXPECT_THAT(in_weights("type", "posit"), HasSubstr("float, int"));
   EXPECT_THAT(in_weights("symmetric", false), HasSubstr("zero points"));
   EXPECT_THAT(in_weights("strategy", "group"), HasSubstr("group_size"));
-  EXPECT_THAT(in_weights("strategy", "attn_head"), HasSubstr("tensor, channel, block"));
+  EXPECT_THAT(in_weights("strategy", "attn_head"), HasSubstr("tensor, channel, group, block"));
   EXPECT_THAT(in_weights("strategy", "block"), HasSubstr("block_structure"));
   EXPECT_THAT(in_weights("dynamic", true), HasSubstr("stored, not dynamic"));
   EXPECT_THAT(in_weights("dynamic", "local"), HasSubstr("dynamic"));
@@ -187,7 +187,8 @@ TEST(QuantSchema, CompressedTensorsFaults) {
     json[key] = value;
     return fault_of(json);
   };
-  EXPECT_THAT(in_config("format", "pack-quantized"), HasSubstr("float-quantized"));
+  EXPECT_THAT(in_config("format", "marlin-24"), HasSubstr("float-quantized"));
+  EXPECT_THAT(in_config("format", "pack-quantized"), HasSubstr("packed weights are integers"));
   EXPECT_THAT(in_config("config_groups", Json::object()), HasSubstr("one group"));
   EXPECT_THAT(in_config("sparsity_config", {{"format", "sparse-24-bitmask"}}), HasSubstr("sparse"));
   EXPECT_EQ(in_config("sparsity_config", {{"format", "dense"}}), "no error");
@@ -283,7 +284,7 @@ TEST(QuantSchema, WhatIsWrittenIsRead) {
   const std::vector<std::string> ignored = {"lm_head", "model.layers.1.mlp.gate"};
   LinearFormat block = scheme_named("fp8_block").format;
   const LinearFormat channel = scheme_named("fp8_channel").format;
-  const QuantFormat tensor{Fp8::e4m3, grids::tensor, ScaleType::f32};
+  const QuantFormat tensor{Code::e4m3, grids::tensor, ScaleType::f32};
   LinearFormat block_e8m0 = block;
   block_e8m0.input->scale = ScaleType::e8m0;
   const LinearFormat block_only{block.weight, std::nullopt, InputScale::dynamic};
@@ -297,6 +298,9 @@ TEST(QuantSchema, WhatIsWrittenIsRead) {
         LinearFormat{tensor, tensor, InputScale::calibrated},
         LinearFormat{tensor, tensor, InputScale::dynamic},
         LinearFormat{channel.weight, tensor, InputScale::calibrated},
+        scheme_named("fp8_group").format, scheme_named("fp8_tensor").format,
+        scheme_named("fp8_tensor_static").format, scheme_named("fp8_w8a16").format,
+        scheme_named("mxfp8").format, scheme_named("int8").format,
         LinearFormat{channel.weight, std::nullopt, InputScale::dynamic}}) {
     SCOPED_TRACE(print(format));
     const OrderedJson written = write_quant_config(format, ignored);
@@ -327,11 +331,11 @@ TEST(QuantSchema, WrittenCompressedConfig) {
 
 TEST(QuantSchema, FormatsThatNoSchemaCanSay) {
   LinearFormat e5m2 = scheme_named("fp8_block").format;
-  e5m2.weight->fp8 = Fp8::e5m2;
+  e5m2.weight->code = Code::e5m2;
   EXPECT_THAT(error_of([&] { write_quant_config(e5m2, {}); }), HasSubstr("e5m2[128x128]f32"));
-  LinearFormat group = scheme_named("fp8_channel").format;
-  group.weight->grid = {1, 128};
-  EXPECT_THAT(error_of([&] { write_quant_config(group, {}); }), HasSubstr("e4m3[1x128]f32"));
+  LinearFormat heads = scheme_named("fp8_channel").format;
+  heads.weight->grid = {0, 128};
+  EXPECT_THAT(error_of([&] { write_quant_config(heads, {}); }), HasSubstr("e4m3[*x128]f32"));
   LinearFormat e8m0 = scheme_named("fp8_channel").format;
   e8m0.input->scale = ScaleType::e8m0;
   EXPECT_THAT(error_of([&] { write_quant_config(e8m0, {}); }), HasSubstr("activations"));

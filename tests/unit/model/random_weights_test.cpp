@@ -61,7 +61,7 @@ TEST(RandomWeights, Fp8WeightsTimesScalesHaveTheSameMagnitude) {
     ASSERT_EQ(scales->type, DType::f32);
     std::vector<float> values;
     for (int64_t i = 0; i < weight->count(); ++i) {
-      values.push_back(fp8_decode<Fp8::e4m3>(weight->as<uint8_t>()[i]));
+      values.push_back(fp8_decode<Code::e4m3>(weight->as<uint8_t>()[i]));
       EXPECT_TRUE(std::isfinite(values.back()));
     }
     float mean = 0;
@@ -84,8 +84,8 @@ TEST(RandomWeights, EveryFamilyInFp8) {
     SCOPED_TRACE(name);
     const ModelConfig config =
         with_scheme(read_config(test::source("tests/golden") / name),
-                    {.weight = QuantFormat{Fp8::e4m3, grids::block128, ScaleType::f32},
-                     .input = QuantFormat{Fp8::e4m3, grids::group128, ScaleType::f32}});
+                    {.weight = QuantFormat{Code::e4m3, grids::block128, ScaleType::f32},
+                     .input = QuantFormat{Code::e4m3, grids::group128, ScaleType::f32}});
     HostBackend backend;
     const auto model =
         load_model(config, std::make_shared<RandomWeights>(config), backend, {.max_positions = 1});

@@ -32,7 +32,7 @@ TEST(DType, SizesAndNames) {
 }
 
 TEST(QuantFormat, PrintsAndParsesEveryCombination) {
-  for (const Fp8 fp8 : {Fp8::e4m3, Fp8::e5m2}) {
+  for (const Code fp8 : {Code::e4m3, Code::e5m2}) {
     for (const ScaleGrid grid : {grids::tensor, grids::row, grids::group128, grids::block128,
                                  ScaleGrid{1, 32}, ScaleGrid{0, 64}, ScaleGrid{2147483647, 1}}) {
       for (const ScaleType scale : {ScaleType::f32, ScaleType::e8m0, ScaleType::unit}) {
@@ -41,9 +41,10 @@ TEST(QuantFormat, PrintsAndParsesEveryCombination) {
       }
     }
   }
-  EXPECT_EQ(to_string(QuantFormat{Fp8::e4m3, grids::block128, ScaleType::f32}), "e4m3[128x128]f32");
-  EXPECT_EQ(to_string(QuantFormat{Fp8::e4m3, grids::row, ScaleType::f32}), "e4m3[1x*]f32");
-  EXPECT_EQ(to_string(QuantFormat{Fp8::e5m2, grids::tensor, ScaleType::unit}), "e5m2[*x*]unit");
+  EXPECT_EQ(to_string(QuantFormat{Code::e4m3, grids::block128, ScaleType::f32}),
+            "e4m3[128x128]f32");
+  EXPECT_EQ(to_string(QuantFormat{Code::e4m3, grids::row, ScaleType::f32}), "e4m3[1x*]f32");
+  EXPECT_EQ(to_string(QuantFormat{Code::e5m2, grids::tensor, ScaleType::unit}), "e5m2[*x*]unit");
 }
 
 TEST(QuantFormat, RefusesMalformedText) {
@@ -68,12 +69,22 @@ TEST(ScaleShape, CountsRaggedEdgesAsCells) {
   EXPECT_EQ(scale_shape(grids::block128, 576, 7168).count(), 280);
 }
 
-TEST(Scheme, TheTwoRows) {
-  ASSERT_EQ(schemes().size(), 2u);
+TEST(Scheme, TheRows) {
+  ASSERT_EQ(schemes().size(), 8u);
   EXPECT_EQ(to_string(scheme_named("fp8_channel").format),
             "weight e4m3[1x*]f32, input e4m3[1x*]f32 dynamic");
   EXPECT_EQ(to_string(scheme_named("fp8_block").format),
             "weight e4m3[128x128]f32, input e4m3[1x128]f32 dynamic");
+  EXPECT_EQ(to_string(scheme_named("fp8_group").format),
+            "weight e4m3[1x128]f32, input e4m3[1x128]f32 dynamic");
+  EXPECT_EQ(to_string(scheme_named("fp8_tensor").format),
+            "weight e4m3[*x*]f32, input e4m3[*x*]f32 dynamic");
+  EXPECT_EQ(to_string(scheme_named("fp8_tensor_static").format),
+            "weight e4m3[*x*]f32, input e4m3[*x*]f32 calibrated");
+  EXPECT_EQ(to_string(scheme_named("fp8_w8a16").format), "weight e4m3[1x*]f32, input 16-bit");
+  EXPECT_EQ(to_string(scheme_named("mxfp8").format),
+            "weight e4m3[1x32]e8m0, input e4m3[1x32]e8m0 dynamic");
+  EXPECT_EQ(to_string(scheme_named("int8").format), "weight i8[1x*]f32, input i8[1x*]f32 dynamic");
   for (const Scheme& scheme : schemes()) EXPECT_FALSE(scheme.summary.empty());
 }
 
@@ -83,14 +94,16 @@ TEST(Scheme, AnUnknownNameListsTheKnownOnes) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.parts().value, "int3");
-    EXPECT_EQ(error.parts().accepted, "fp8_channel, fp8_block");
+    EXPECT_EQ(error.parts().accepted,
+              "fp8_channel, fp8_block, fp8_group, fp8_tensor, fp8_tensor_static, fp8_w8a16, mxfp8, "
+              "int8");
   }
 }
 
 TEST(Scheme, LinearFormatsPrint) {
   EXPECT_EQ(to_string(LinearFormat{}), "16-bit");
-  const QuantFormat row{Fp8::e4m3, grids::row, ScaleType::f32};
-  const QuantFormat tensor{Fp8::e4m3, grids::tensor, ScaleType::f32};
+  const QuantFormat row{Code::e4m3, grids::row, ScaleType::f32};
+  const QuantFormat tensor{Code::e4m3, grids::tensor, ScaleType::f32};
   EXPECT_EQ(to_string(LinearFormat{row, std::nullopt}), "weight e4m3[1x*]f32, input 16-bit");
   EXPECT_EQ(to_string(LinearFormat{row, tensor, InputScale::calibrated}),
             "weight e4m3[1x*]f32, input e4m3[*x*]f32 calibrated");

@@ -11,23 +11,23 @@
 namespace octet::testing {
 
 // From the formulas of the format's table, not from fp8_decode.
-inline double fp8_value(Fp8 type, int magnitude) {
-  const int bits = type == Fp8::e4m3 ? 3 : 2, bias = type == Fp8::e4m3 ? 7 : 15;
+inline double fp8_value(Code type, int magnitude) {
+  const int bits = type == Code::e4m3 ? 3 : 2, bias = type == Code::e4m3 ? 7 : 15;
   const int e = magnitude >> bits, m = magnitude & ((1 << bits) - 1);
   if (e == 0) return std::ldexp(m, 1 - bias - bits);
   return std::ldexp(1.0 + std::ldexp(m, -bits), e - bias);
 }
 
-inline int fp8_last_finite(Fp8 type) {
-  return type == Fp8::e4m3 ? 0x7E : 0x7B;
+inline int fp8_last_finite(Code type) {
+  return type == Code::e4m3 ? 0x7E : 0x7B;
 }
 
-inline uint8_t fp8_oracle(Fp8 type, double x) {
+inline uint8_t fp8_oracle(Code type, double x) {
   const uint8_t sign = std::signbit(x) ? 0x80 : 0;
   if (std::isnan(x)) return sign | 0x7F;
   static const auto values = [] {
     std::vector<std::vector<double>> tables(2);
-    for (const Fp8 each : {Fp8::e4m3, Fp8::e5m2}) {
+    for (const Code each : {Code::e4m3, Code::e5m2}) {
       for (int c = 0; c <= fp8_last_finite(each); ++c) {
         tables[static_cast<int>(each)].push_back(fp8_value(each, c));
       }

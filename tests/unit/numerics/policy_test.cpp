@@ -168,7 +168,7 @@ TEST_F(PolicyFile, ErrorsOfWholeRows) {
 
 // What no default does, but a measurement wants to know the cost of.
 TEST_F(PolicyFile, InputsAloneAndRouters) {
-  const QuantFormat row{Fp8::e4m3, grids::row, ScaleType::f32};
+  const QuantFormat row{Code::e4m3, grids::row, ScaleType::f32};
   Policy policy = default_policy({});
   const auto set = [&](std::string_view json) {
     policy = default_policy({});

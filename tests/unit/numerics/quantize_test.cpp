@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -16,10 +17,10 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr QuantFormat kTensor{Fp8::e4m3, grids::tensor, ScaleType::f32};
+constexpr QuantFormat kTensor{Code::e4m3, grids::tensor, ScaleType::f32};
 
 static_assert(choose_scale(448.0f, kTensor) == 1.0f && choose_scale(0.0f, kTensor) == 1.0f);
-static_assert(quantize_value<Fp8::e4m3>(17.0f, inverse_scale(1.0f)) == 0x58);
+static_assert(quantize_value<Code::e4m3>(17.0f, inverse_scale(1.0f)) == 0x58);
 
 struct Quantized {
   std::vector<uint8_t> codes;
@@ -37,6 +38,11 @@ Quantized run(const std::vector<float>& x, int64_t rows, int64_t cols, const Qua
   return q;
 }
 
+uint8_t code_oracle(Code code, double x) {
+  if (code != Code::i8) return testing::fp8_oracle(code, x);
+  return static_cast<uint8_t>(static_cast<int>(std::nearbyint(std::clamp(x, -127.0, 127.0))));
+}
+
 std::vector<float> normal_values(size_t count, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -49,12 +55,12 @@ std::vector<float> normal_values(size_t count, uint32_t seed) {
 TEST(Quantize, EveryGridMatchesItsDefinitionOnRaggedShapes) {
   constexpr int64_t rows = 133, cols = 576 + 7;
   const std::vector<float> x = normal_values(rows * cols, 7);
-  for (const Fp8 fp8 : {Fp8::e4m3, Fp8::e5m2}) {
+  for (const Code code : {Code::e4m3, Code::e5m2, Code::i8}) {
     for (const ScaleType type : {ScaleType::f32, ScaleType::e8m0, ScaleType::unit}) {
       for (const ScaleGrid grid :
            {grids::tensor, grids::row, grids::group128, grids::block128, ScaleGrid{1, 32},
             ScaleGrid{0, 64}, ScaleGrid{0, 1}, ScaleGrid{128, 0}, ScaleGrid{1000, 1000}}) {
-        const QuantFormat format{fp8, grid, type};
+        const QuantFormat format{code, grid, type};
         SCOPED_TRACE(to_string(format));
         const Quantized q = run(x, rows, cols, format);
         const ScaleShape shape = scale_shape(grid, rows, cols);
@@ -78,10 +84,10 @@ TEST(Quantize, EveryGridMatchesItsDefinitionOnRaggedShapes) {
           for (int64_t c = 0; c < cols; ++c) {
             const auto i = static_cast<size_t>(r * cols + c);
             const float scale = q.scales[cell(r, c)];
-            ASSERT_EQ(q.codes[i], testing::fp8_oracle(fp8, x[i] * (1.0f / scale)));
-            ASSERT_EQ(q.back[i], fp8_decode(fp8, q.codes[i]) * scale);
+            ASSERT_EQ(q.codes[i], code_oracle(code, x[i] * (1.0f / scale)));
+            ASSERT_EQ(q.back[i], code_decode(code, q.codes[i]) * scale);
             if (type != ScaleType::unit) {
-              ASSERT_LE(share_of_budget(q.back[i], x[i], budgets::code(fp8, scale)), 1.0);
+              ASSERT_LE(share_of_budget(q.back[i], x[i], budgets::code(code, scale)), 1.0);
             }
           }
         }
@@ -100,17 +106,17 @@ TEST(Quantize, TheLargestElementOfACellBecomesTheLargestCode) {
   for (int i = 0; i < 200'000; ++i) {
     const uint32_t bits = 0x00800000u + random() % (0x7F800000u - 0x00800000u);
     const auto absmax = std::bit_cast<float>(bits);
-    for (const Fp8 fp8 : {Fp8::e4m3, Fp8::e5m2}) {
-      const float scale = choose_scale(absmax, {fp8, grids::tensor, ScaleType::f32});
+    for (const Code code : {Code::e4m3, Code::e5m2, Code::i8}) {
+      const float scale = choose_scale(absmax, {code, grids::tensor, ScaleType::f32});
       ASSERT_TRUE(std::isfinite(inverse_scale(scale)) && inverse_scale(scale) > 0.0f);
-      if (absmax < max_of(fp8) * 0x1p-126f) continue;  // the floor
-      ASSERT_TRUE(fp8_is_max(fp8, quantize_value(fp8, absmax, inverse_scale(scale)))) << absmax;
+      if (absmax < max_of(code) * 0x1p-126f) continue;  // the floor
+      ASSERT_TRUE(code_is_max(code, quantize_value(code, absmax, inverse_scale(scale)))) << absmax;
     }
   }
 }
 
 TEST(ChooseScale, PowersOfTwoNeverLetAValueSaturate) {
-  for (const Fp8 fp8 : {Fp8::e4m3, Fp8::e5m2}) {
+  for (const Code fp8 : {Code::e4m3, Code::e5m2}) {
     const QuantFormat format{fp8, grids::tensor, ScaleType::e8m0};
     for (int e = -100; e < 100; ++e) {
       const float edge = std::ldexp(max_of(fp8), e);
@@ -123,7 +129,7 @@ TEST(ChooseScale, PowersOfTwoNeverLetAValueSaturate) {
 
 TEST(ChooseScale, ExtremesHaveDefinedResults) {
   for (const ScaleType type : {ScaleType::f32, ScaleType::e8m0}) {
-    const QuantFormat format{Fp8::e4m3, grids::tensor, type};
+    const QuantFormat format{Code::e4m3, grids::tensor, type};
     EXPECT_EQ(choose_scale(0.0f, format), 1.0f);
     EXPECT_EQ(choose_scale(-0.0f, format), 1.0f);
     EXPECT_EQ(choose_scale(-1.0f, format), 1.0f);
@@ -133,13 +139,13 @@ TEST(ChooseScale, ExtremesHaveDefinedResults) {
     EXPECT_EQ(choose_scale(kMinScale, format), kMinScale);
     EXPECT_TRUE(std::isfinite(choose_scale(std::numeric_limits<float>::max(), format)));
   }
-  const QuantFormat unit{Fp8::e4m3, grids::tensor, ScaleType::unit};
+  const QuantFormat unit{Code::e4m3, grids::tensor, ScaleType::unit};
   EXPECT_EQ(choose_scale(1e30f, unit), 1.0f);
   EXPECT_TRUE(std::isfinite(inverse_scale(kMinScale)));
 }
 
 TEST(Quantize, ZeroNanInfAndExtremes) {
-  const QuantFormat rows{Fp8::e4m3, grids::row, ScaleType::f32};
+  const QuantFormat rows{Code::e4m3, grids::row, ScaleType::f32};
   const std::vector<float> x = {
       0.0f,    -0.0f,   0.0f,  0.0f,     // a zero cell
       kNan,    4.48f,   -kNan, 1.0f,     // the scale comes from the finite elements
@@ -169,7 +175,7 @@ TEST(Quantize, ZeroNanInfAndExtremes) {
   EXPECT_EQ(code(4, 1), 0xFE);
   EXPECT_NEAR(q.back[18], 1e29, 0.06 * 1e29);
   EXPECT_EQ(q.scales[5], kMinScale);
-  EXPECT_EQ(code(5, 0), fp8_encode<Fp8::e4m3>(1e-40f * 0x1p126f));
+  EXPECT_EQ(code(5, 0), fp8_encode<Code::e4m3>(1e-40f * 0x1p126f));
   EXPECT_EQ(code(5, 1) & 0x7F, 0x00);
   EXPECT_EQ(code(6, 0), 0x7E);
   EXPECT_EQ(code(6, 1), 0x00);
@@ -198,7 +204,7 @@ TEST(Quantize, GivenScalesSaturateAndAreCounted) {
 
 TEST(Quantize, GivenScalesReproduceChosenOnes) {
   const std::vector<float> x = normal_values(10 * 300, 11);
-  const QuantFormat format{Fp8::e5m2, grids::group128, ScaleType::f32};
+  const QuantFormat format{Code::e5m2, grids::group128, ScaleType::f32};
   const Quantized q = run(x, 10, 300, format);
   std::vector<uint8_t> codes(x.size());
   quantize_with_scales(x, 10, 300, format, q.scales, codes);
@@ -218,6 +224,18 @@ TEST(Quantize, SizesThatDoNotFitAreAFault) {
   EXPECT_THROW(quantize(x, 2, 3, kTensor, codes, two), Fault);
   EXPECT_THROW(quantize(x, 3, 3, kTensor, codes, scales), Fault);
   EXPECT_THROW(quantize(x, -2, -3, kTensor, codes, scales), Fault);
+}
+
+// Integers have neither NaN nor infinity, and -128 is never made.
+TEST(Quantize, IntegersRoundToEvenAndSaturateAtBothEnds) {
+  const QuantFormat format{Code::i8, grids::tensor, ScaleType::unit};
+  const std::vector<float> x = {0.5f,    1.5f, -2.5f, 126.6f, 128.0f,
+                                -200.0f, kInf, -kInf, kNan,   0.2f};
+  const Quantized q = run(x, 1, static_cast<int64_t>(x.size()), format);
+  EXPECT_EQ(q.back, (std::vector<float>{0, 2, -2, 127, 127, -127, 127, -127, 0, 0}));
+  EXPECT_EQ(q.stats,
+            (QuantStats{.elements = 10, .saturated = 2, .flushed = 3, .nan = 1, .inf = 2}));
+  EXPECT_EQ(int8_decode(0x80), -128.0f);
 }
 
 TEST(FiniteAbsmax, SkipsNonfiniteAndFollowsTheStride) {

@@ -50,7 +50,7 @@ TEST(Tolerance, GemmBudgetsAreTight) {
   std::vector<float> a(m * k), w(n * k);
   for (float& x : a) x = normal(random);
   for (float& x : w) x = normal(random);
-  const auto through = [&](const std::vector<float>& x, int64_t rows, Fp8 fp8) {
+  const auto through = [&](const std::vector<float>& x, int64_t rows, Code fp8) {
     const QuantFormat format{fp8, grids::row, ScaleType::f32};
     std::vector<uint8_t> codes(x.size());
     std::vector<float> scales(static_cast<size_t>(rows)), back(x.size());
@@ -74,11 +74,11 @@ TEST(Tolerance, GemmBudgetsAreTight) {
     EXPECT_LE(got, budget);
     EXPECT_GE(got, 0.75 * budget);
   };
-  expect_within(relative_rms(product(a, through(w, n, Fp8::e4m3)), want),
+  expect_within(relative_rms(product(a, through(w, n, Code::e4m3)), want),
                 budgets::kGemmE4m3Weights);
-  expect_within(relative_rms(product(through(a, m, Fp8::e4m3), through(w, n, Fp8::e4m3)), want),
+  expect_within(relative_rms(product(through(a, m, Code::e4m3), through(w, n, Code::e4m3)), want),
                 budgets::kGemmE4m3Both);
-  expect_within(relative_rms(product(through(a, m, Fp8::e5m2), through(w, n, Fp8::e5m2)), want),
+  expect_within(relative_rms(product(through(a, m, Code::e5m2), through(w, n, Code::e5m2)), want),
                 budgets::kGemmE5m2Both);
 }
 
@@ -93,7 +93,7 @@ TEST(Tolerance, AttentionBudgetIsTight) {
     return x;
   };
   const auto through = [](const std::vector<float>& x, ScaleGrid grid) {
-    const QuantFormat format{Fp8::e4m3, grid, ScaleType::f32};
+    const QuantFormat format{Code::e4m3, grid, ScaleType::f32};
     const auto rows = static_cast<int64_t>(x.size()) / dim;
     std::vector<uint8_t> codes(x.size());
     std::vector<float> scales(static_cast<size_t>(scale_shape(grid, rows, dim).count()));
@@ -120,7 +120,7 @@ TEST(Tolerance, AttentionBudgetIsTight) {
       for (double& value : p) {
         value = std::exp(value - most);
         sum += value;
-        if (fp8_p) value = fp8_decode<Fp8::e4m3>(fp8_encode<Fp8::e4m3>(float(value * 256))) / 256;
+        if (fp8_p) value = fp8_decode<Code::e4m3>(fp8_encode<Code::e4m3>(float(value * 256))) / 256;
       }
       for (int64_t d = 0; d < dim; ++d) {
         double total = 0;

@@ -1,5 +1,6 @@
 #include "offline/quantize.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,8 +14,11 @@
 #include "base/json.h"
 #include "base/mapped_file.h"
 #include "model/binder.h"
+#include "model/model.h"
 #include "model/quant_schema.h"
+#include "numerics/e8m0.h"
 #include "numerics/scheme.h"
+#include "ops/null_backend.h"
 #include "unit/base/temp_dir.h"
 
 namespace octet::offline {
@@ -111,6 +115,50 @@ TEST_F(Quantize, LinearsBecomeFp8AndTheRestIsCopied) {
   EXPECT_EQ(after.find("model.layers.0.self_attn.kv_b_proj.weight")->type, DType::e4m3);
   EXPECT_TRUE(model::ignores(*config.quant, "model.layers.1.mlp.gate"));
   EXPECT_FALSE(model::ignores(*config.quant, "model.layers.1.mlp.experts.0.gate_proj"));
+}
+
+// Sources in FP32, FP16 and BF16 by every scheme that needs no data: the codes and scales are those
+// of the rule, in the types that the schema has for them, and the loader takes them.
+TEST_F(Quantize, EverySchemeFromEverySourceType) {
+  for (const char* golden : {"llama_mha", "llama_f16", "llama_gqa_rope3", "deepseek_v3_groups"}) {
+    for (const Scheme& scheme : schemes()) {
+      if (scheme.format.when == InputScale::calibrated) continue;
+      SCOPED_TRACE(fmt::format("{} {}", golden, scheme.name));
+      QuantizeOptions wanted = options(golden, scheme.name);
+      wanted.overwrite = true;
+      const QuantizeReport report = quantize_checkpoint(wanted);
+      const model::Checkpoint before(wanted.source);
+      const auto after = std::make_shared<model::Checkpoint>(wanted.out);
+      const model::ModelConfig config = model::read_config(wanted.out);
+      EXPECT_EQ(config.quant->format, scheme.format);
+      ops::NullBackend nowhere;
+      EXPECT_NO_THROW(model::load_model(config, after, nowhere, {.max_positions = 1}));
+      for (const QuantizedTensor& tensor : report.quantized) {
+        EXPECT_GT(tensor.sqnr_db, scheme.name == "int8" ? 36 : 29) << tensor.module;
+        const QuantFormat& format = *scheme.format.weight;
+        const auto weight = model::quantize_weight(*before.find(tensor.module + ".weight"), format);
+        const Tensor& codes = *after->find(tensor.module + ".weight");
+        EXPECT_EQ(codes.type, dtype_of(format.code));
+        EXPECT_EQ(std::memcmp(codes.data, weight.codes.data(), weight.codes.size()), 0);
+        const std::string suffix(model::scale_suffix(*config.quant));
+        const Tensor& scales = *after->find(tensor.module + suffix);
+        ASSERT_EQ(scales.count(), static_cast<int64_t>(weight.scales.size()));
+        if (format.scale == ScaleType::e8m0) {
+          EXPECT_EQ(scales.type, DType::u8);
+          EXPECT_EQ(scales.as<uint8_t>()[0], e8m0_encode(weight.scales[0]));
+        } else {
+          EXPECT_EQ(std::memcmp(scales.data, weight.scales.data(), weight.scales.size() * 4), 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Quantize, RefusesSchemesThatNeedData) {
+  const ErrorParts error = error_of(options("llama_mha", "fp8_tensor_static"));
+  EXPECT_THAT(error.what, HasSubstr("measured on data"));
+  EXPECT_THAT(error.fix, HasSubstr("fp8_channel"));
+  EXPECT_TRUE(entries().empty());
 }
 
 TEST_F(Quantize, MtpLayersAreCopiedIgnoredAndMentioned) {

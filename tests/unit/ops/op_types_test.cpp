@@ -41,7 +41,7 @@ TEST(LinearTest, BytesAreThoseOfCodesAndScales) {
   linear.plain = {};
   linear.quant = {Tensor(memory, DType::e4m3, {3, 5}),
                   Tensor(memory, DType::f32, {3, 1}),
-                  {Fp8::e4m3, grids::row, ScaleType::f32}};
+                  {Code::e4m3, grids::row, ScaleType::f32}};
   linear.bias = Tensor(memory, DType::f32, {3});
   EXPECT_EQ(linear.bytes(), 15 + 12 + 12);
 }
@@ -49,8 +49,8 @@ TEST(LinearTest, BytesAreThoseOfCodesAndScales) {
 TEST(OpDescTest, PrintsShapesAndFormats) {
   OpDesc desc{.op = "linear", .m = 1, .n = 2048, .k = 512};
   EXPECT_EQ(to_string(desc), "linear m=1 n=2048 k=512 w=bf16 x=bf16");
-  desc.weight_format = QuantFormat{Fp8::e4m3, grids::block128, ScaleType::f32};
-  desc.input_format = QuantFormat{Fp8::e4m3, grids::group128, ScaleType::f32};
+  desc.weight_format = QuantFormat{Code::e4m3, grids::block128, ScaleType::f32};
+  desc.input_format = QuantFormat{Code::e4m3, grids::group128, ScaleType::f32};
   EXPECT_EQ(to_string(desc), "linear m=1 n=2048 k=512 w=e4m3[128x128]f32 x=e4m3[1x128]f32");
 }
 

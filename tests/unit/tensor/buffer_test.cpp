@@ -61,7 +61,7 @@ TEST(ArenaTest, MeasuringIsExact) {
     for (int layer = 0; layer < 3; ++layer) {
       const Arena::Scope scope(arena);
       arena.take(DType::bf16, {65, 129});
-      arena.take({Fp8::e4m3, grids::group128, ScaleType::f32}, 65, 200);
+      arena.take({Code::e4m3, grids::group128, ScaleType::f32}, 65, 200);
     }
     arena.take(DType::i32, {3});
   };
@@ -79,7 +79,7 @@ TEST(ArenaTest, MeasuringIsExact) {
 
 TEST(ArenaTest, AQuantizedMatrixHasScalesForRaggedEdges) {
   Arena arena;
-  const QuantTensor x = arena.take({Fp8::e4m3, grids::group128, ScaleType::f32}, 3, 576);
+  const QuantTensor x = arena.take({Code::e4m3, grids::group128, ScaleType::f32}, 3, 576);
   EXPECT_EQ(x.codes.shape, Shape({3, 576}));
   EXPECT_EQ(x.scales.shape, Shape({3, 5}));
 }

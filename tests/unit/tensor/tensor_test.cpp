@@ -77,7 +77,7 @@ TEST(QuantTensorTest, SlicesScalesWithTheirCells) {
   std::vector<float> scales(3);
   QuantTensor block{Tensor(codes.data(), DType::e4m3, {300, 8}),
                     Tensor(scales.data(), DType::f32, {3, 1}),
-                    {Fp8::e4m3, grids::block128, ScaleType::f32}};
+                    {Code::e4m3, grids::block128, ScaleType::f32}};
   const QuantTensor tail = block.slice_rows(256, 44);
   EXPECT_EQ(tail.codes.rows(), 44);
   EXPECT_EQ(tail.scales.rows(), 1);

@@ -46,8 +46,8 @@ void check_linear(const char* op, const ops::Activation& x, const ops::Linear& w
                       (!w.bias || w.bias.count() == w.out) && (!w.quant || scales_fit(w.quant)) &&
                       (!w.input || scales_fit(x.quant));
   const bool types = shapes && is_output(out.type) &&
-                     (w.input ? is_fp8(given.type) : is_float_type(given.type)) &&
-                     (w.quant ? is_fp8(weight.type) : is_float_type(weight.type)) &&
+                     (w.input ? is_code(given.type) : is_float_type(given.type)) &&
+                     (w.quant ? is_code(weight.type) : is_float_type(weight.type)) &&
                      (!w.bias || is_float_type(w.bias.type));
   if (types) return;
   unsupported(
@@ -130,7 +130,7 @@ void check_mla_product(const char* op, const Tensor& x, const ops::Linear& kv_b,
                      : x.shape[2] == kv_b.in && out.shape[2] == per_head - nope);
   }
   const bool types = shapes && is_float_type(x.type) && is_output(out.type) &&
-                     (kv_b.quant ? is_fp8(weight.type) : is_float_type(weight.type)) && !kv_b.bias;
+                     (kv_b.quant ? is_code(weight.type) : is_float_type(weight.type)) && !kv_b.bias;
   if (types) return;
   unsupported(op, shapes ? "unsupported types" : "shapes do not fit",
               {{"x", x}, {"kv_b", weight}, {"scales", kv_b.quant.scales}, {"out", out}});

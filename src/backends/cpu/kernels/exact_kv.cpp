@@ -11,10 +11,6 @@
 namespace octet::cpu {
 namespace {
 
-Fp8 fp8_of(DType type) {
-  return type == DType::e4m3 ? Fp8::e4m3 : Fp8::e5m2;
-}
-
 // One of K and V: its cache, its scales and its running absmax.
 struct Plane {
   const Tensor& x;
@@ -25,7 +21,7 @@ struct Plane {
 };
 
 // The scale of a group that starts: kv_layout.h. One bit of headroom over what came before.
-float group_scale(float absmax, Fp8 type) {
+float group_scale(float absmax, Code type) {
   if (absmax == 0.0f) return 1.0f;
   return std::max(2.0f * ceil_pow2(absmax / max_of(type)), kMinScale);
 }
@@ -65,7 +61,7 @@ void write_head(const Plane& plane, const ops::GqaCache& cache, const ops::Batch
         if (!groups) {
           scale = plane.fixed.as<const float>()[head];
         } else if (position % cache.group_tokens == 0) {
-          scale = position == 0 ? 1.0f : group_scale(most, fp8_of(plane.cache.type));
+          scale = position == 0 ? 1.0f : group_scale(most, code_of(plane.cache.type));
         }
         scales[cell] = scale;
       }
@@ -77,7 +73,7 @@ void write_head(const Plane& plane, const ops::GqaCache& cache, const ops::Batch
       store_floats(plane.cache.type, values.data(), dim, to);
       continue;
     }
-    encode_row(fp8_of(plane.cache.type), values.data(), dim, inverse_scale(scale),
+    encode_row(code_of(plane.cache.type), values.data(), dim, inverse_scale(scale),
                reinterpret_cast<uint8_t*>(to));
     if (groups) {
       most = row_absmax(values.data(), dim, most);
@@ -135,7 +131,7 @@ void mla_kv_write(const KernelContext& context, const Tensor& latent, const Tens
   if (!latent || !k_pe || latent.rows() != batch.rows || latent.cols() != lora ||
       k_pe.rows() != batch.rows || k_pe.cols() != rope_dim || !cache.latent.contiguous() ||
       !cache.rope.contiguous() || !is_float_type(cache.rope.type) ||
-      (fp8 && cache.latent.type != dtype_of(cache.format.fp8)) ||
+      (fp8 && cache.latent.type != dtype_of(cache.format.code)) ||
       (scaled && (!cache.latent_scale || !cache.latent_scale.contiguous() ||
                   cache.latent_scale.cols() != groups))) {
     unsupported("mla_kv_write", "shapes, types or scales do not fit",
@@ -171,7 +167,7 @@ void mla_kv_write(const KernelContext& context, const Tensor& latent, const Tens
             scale = choose_scale(row_absmax(values.data() + first, n), cache.format);
             cache.latent_scale.as<float>()[slot * groups + group] = scale;
           }
-          encode_row(cache.format.fp8, values.data() + first, n, inverse_scale(scale),
+          encode_row(cache.format.code, values.data() + first, n, inverse_scale(scale),
                      codes + first);
         }
       }

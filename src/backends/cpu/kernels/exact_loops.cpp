@@ -135,7 +135,7 @@ OCTET_EXACT_CLONES void store_f16(const float* from, int64_t n, char* to) {
 }
 
 // fp8_decode without branches, so that it vectorizes.
-template <Fp8 F>
+template <Code F>
 OCTET_INLINE float decode_select(uint8_t code) {
   using T = Fp8Traits<F>;
   constexpr int shift = 23 - T::mantissa_bits;
@@ -144,18 +144,22 @@ OCTET_INLINE float decode_select(uint8_t code) {
   const uint32_t normal = (magnitude << shift) + (uint32_t{127 - T::bias} << 23);
   const uint32_t subnormal = std::bit_cast<uint32_t>(
       static_cast<float>(static_cast<int32_t>(magnitude)) * T::min_subnormal);
-  constexpr uint32_t infinity = F == Fp8::e5m2 ? 0x7Cu : 0xFFu;
+  constexpr uint32_t infinity = F == Code::e5m2 ? 0x7Cu : 0xFFu;
   uint32_t value = magnitude < (1u << T::mantissa_bits) ? subnormal : normal;
   value = magnitude > T::max_code ? (magnitude == infinity ? 0x7F800000u : 0x7FC00000u) : value;
   return std::bit_cast<float>(sign | value);
 }
 
 OCTET_EXACT_CLONES void load_e4m3(const uint8_t* from, int64_t n, float* to) {
-  for (int64_t i = 0; i < n; ++i) to[i] = decode_select<Fp8::e4m3>(from[i]);
+  for (int64_t i = 0; i < n; ++i) to[i] = decode_select<Code::e4m3>(from[i]);
 }
 
 OCTET_EXACT_CLONES void load_e5m2(const uint8_t* from, int64_t n, float* to) {
-  for (int64_t i = 0; i < n; ++i) to[i] = decode_select<Fp8::e5m2>(from[i]);
+  for (int64_t i = 0; i < n; ++i) to[i] = decode_select<Code::e5m2>(from[i]);
+}
+
+OCTET_EXACT_CLONES void load_i8(const uint8_t* from, int64_t n, float* to) {
+  for (int64_t i = 0; i < n; ++i) to[i] = int8_decode(from[i]);
 }
 
 }  // namespace
@@ -242,6 +246,9 @@ void load_floats(DType type, const void* from, int64_t n, float* to) {
       return;
     case DType::e5m2:
       load_e5m2(static_cast<const uint8_t*>(from), n, to);
+      return;
+    case DType::i8:
+      load_i8(static_cast<const uint8_t*>(from), n, to);
       return;
     default:
       throw Fault(fmt::format("cannot read {} as floats", name_of(type)));

@@ -9,11 +9,15 @@ namespace octet::cpu {
 namespace {
 
 OCTET_EXACT_CLONES void encode_e4m3(const float* x, int64_t n, float inv, uint8_t* codes) {
-  for (int64_t i = 0; i < n; ++i) codes[i] = quantize_value<Fp8::e4m3>(x[i], inv);
+  for (int64_t i = 0; i < n; ++i) codes[i] = quantize_value<Code::e4m3>(x[i], inv);
 }
 
 OCTET_EXACT_CLONES void encode_e5m2(const float* x, int64_t n, float inv, uint8_t* codes) {
-  for (int64_t i = 0; i < n; ++i) codes[i] = quantize_value<Fp8::e5m2>(x[i], inv);
+  for (int64_t i = 0; i < n; ++i) codes[i] = quantize_value<Code::e5m2>(x[i], inv);
+}
+
+OCTET_EXACT_CLONES void encode_i8(const float* x, int64_t n, float inv, uint8_t* codes) {
+  for (int64_t i = 0; i < n; ++i) codes[i] = quantize_value<Code::i8>(x[i], inv);
 }
 
 // Magnitudes of floats order as their bits do, so the absmax is an integer maximum.
@@ -33,7 +37,7 @@ uint8_t* codes_of(const QuantTensor& out, int64_t row) {
 void check(const char* op, const QuantTensor& out, int64_t rows, int64_t cols) {
   const ScaleShape cells = scale_shape(out.format.grid, rows, cols);
   if (!out.scales || out.codes.rows() != rows || out.codes.cols() != cols ||
-      out.codes.type != dtype_of(out.format.fp8) || out.scales.type != DType::f32 ||
+      out.codes.type != dtype_of(out.format.code) || out.scales.type != DType::f32 ||
       out.scales.count() != cells.count()) {
     unsupported(op, "codes and scales do not fit " + to_string(out.format),
                 {{"codes", out.codes}, {"scales", out.scales}});
@@ -78,7 +82,7 @@ void quantize_cells(const KernelContext& context, const Tensor& x, const QuantTe
     }
   }
   for_rows([&](int64_t row, int64_t cell, const float* values, int64_t n, int64_t first) {
-    encode_row(out.format.fp8, values, n, inverse_scale(scales.cell(row / cell_rows, cell)),
+    encode_row(out.format.code, values, n, inverse_scale(scales.cell(row / cell_rows, cell)),
                codes_of(out, row) + first);
   });
 }
@@ -89,8 +93,15 @@ float row_absmax(const float* x, int64_t n, float so_far) {
   return std::bit_cast<float>(absmax_bits(x, n, std::bit_cast<int32_t>(so_far)));
 }
 
-void encode_row(Fp8 type, const float* x, int64_t n, float inv, uint8_t* codes) {
-  type == Fp8::e4m3 ? encode_e4m3(x, n, inv, codes) : encode_e5m2(x, n, inv, codes);
+void encode_row(Code type, const float* x, int64_t n, float inv, uint8_t* codes) {
+  switch (type) {
+    case Code::e4m3:
+      return encode_e4m3(x, n, inv, codes);
+    case Code::e5m2:
+      return encode_e5m2(x, n, inv, codes);
+    case Code::i8:
+      return encode_i8(x, n, inv, codes);
+  }
 }
 
 void quantize_row(const float* x, const QuantTensor& out, int64_t row) {
@@ -102,7 +113,7 @@ void quantize_row(const float* x, const QuantTensor& out, int64_t row) {
     const int64_t n = std::min(step, cols - begin);
     const float scale = choose_scale(row_absmax(x + begin, n), out.format);
     scales.set_cell(row, cell, scale);
-    encode_row(out.format.fp8, x + begin, n, inverse_scale(scale), codes + begin);
+    encode_row(out.format.code, x + begin, n, inverse_scale(scale), codes + begin);
   }
 }
 
@@ -130,7 +141,7 @@ void quantize(const KernelContext& context, const Tensor& x, const QuantTensor& 
       for (int64_t c = 0; c < cells.cols; ++c) scales.set_cell(r, c, scale);
     }
     for_rows([&](int64_t row, const float* values) {
-      encode_row(out.format.fp8, values, cols, inv, codes_of(out, row));
+      encode_row(out.format.code, values, cols, inv, codes_of(out, row));
     });
   } else if (out.format.grid.rows == 1) {
     for_rows([&](int64_t row, const float* values) { quantize_row(values, out, row); });

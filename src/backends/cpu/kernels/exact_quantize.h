@@ -9,7 +9,7 @@ namespace octet::cpu {
 // The absmax over the finite ones of n values, at least `so_far`.
 float row_absmax(const float* x, int64_t n, float so_far = 0.0f);
 // codes[i] = quantize_value(x[i], inv).
-void encode_row(Fp8 type, const float* x, int64_t n, float inv, uint8_t* codes);
+void encode_row(Code type, const float* x, int64_t n, float inv, uint8_t* codes);
 
 // One row of a matrix whose scales do not reach beyond a row (grid.rows == 1).
 void quantize_row(const float* x, const QuantTensor& out, int64_t row);

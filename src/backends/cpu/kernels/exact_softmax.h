@@ -47,7 +47,7 @@ inline float quantize_query(float* q, int64_t n) {
   const float scale = choose_scale(row_absmax(q, n), attention_rule::kQueryFormat);
   const float inv = inverse_scale(scale);
   for (int64_t i = 0; i < n; ++i) {
-    q[i] = fp8_decode<Fp8::e4m3>(quantize_value<Fp8::e4m3>(q[i], inv));
+    q[i] = fp8_decode<Code::e4m3>(quantize_value<Code::e4m3>(q[i], inv));
   }
   return scale;
 }

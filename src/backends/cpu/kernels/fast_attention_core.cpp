@@ -347,7 +347,7 @@ OCTET_AVX512 float load_query(const void* in, bool bf16, int dims, bool quantize
   const float scale = choose_scale(largest, rule::kQueryFormat);
   const float inverse = inverse_scale(scale);
   for (int d = 0; d < dims; ++d) {
-    out[d] = fp8_decode<Fp8::e4m3>(quantize_value<Fp8::e4m3>(out[d], inverse));
+    out[d] = fp8_decode<Code::e4m3>(quantize_value<Code::e4m3>(out[d], inverse));
   }
   return scale;
 }

@@ -57,7 +57,7 @@ constexpr int kBatch = 8;  // tokens whose codes are loaded before the first is 
 // `dims`. All loads come before the stores: a load that a store still in flight seems to overlap
 // (it compares 12 bits of the address) waits for it, and then cache misses queue up one behind
 // another.
-template <Fp8 F>
+template <Code F>
 OCTET_AVX512 void widen_codes(const uint8_t* const* tokens, int count, int dims, int padded,
                               uint16_t* out) {
   const simd::Fp8Table table = simd::load_fp8_table<F>();
@@ -213,8 +213,8 @@ void widen_rows(const Part& part, DType type, int dims, int padded, const Slots&
       }
     }
     uint16_t* out = rows + t * padded;
-    if (type == DType::e4m3) widen_codes<Fp8::e4m3>(tokens.data(), count, dims, padded, out);
-    if (type == DType::e5m2) widen_codes<Fp8::e5m2>(tokens.data(), count, dims, padded, out);
+    if (type == DType::e4m3) widen_codes<Code::e4m3>(tokens.data(), count, dims, padded, out);
+    if (type == DType::e5m2) widen_codes<Code::e5m2>(tokens.data(), count, dims, padded, out);
   }
 }
 

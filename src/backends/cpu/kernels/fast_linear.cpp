@@ -109,7 +109,7 @@ double estimate(const ops::OpDesc& desc, const CpuCaps& caps, double gflops, dou
 }  // namespace
 
 bool dot_takes(DType type) {
-  return type == DType::bf16 || type == DType::e4m3 || type == DType::e5m2;
+  return type == DType::bf16 || is_code(type);
 }
 
 Refusal refuses_portable(const ops::OpDesc& desc, const CpuCaps&) {
@@ -122,8 +122,8 @@ Refusal refuses_fma(const ops::OpDesc& desc, const CpuCaps& caps) {
 }
 
 Refusal refuses_dot(const ops::OpDesc& desc, const CpuCaps& caps) {
-  if (!dot_takes(desc.weight)) return "needs BF16 or FP8 weights";
-  if (!desc.input_format && desc.activation != DType::bf16) return "needs BF16 or FP8 inputs";
+  if (!dot_takes(desc.weight)) return "needs BF16, FP8 or INT8 weights";
+  if (!desc.input_format && desc.activation != DType::bf16) return "needs BF16, FP8 or INT8 inputs";
   return refuses_fma(desc, caps);
 }
 

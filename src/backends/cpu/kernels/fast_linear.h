@@ -109,8 +109,8 @@ struct Kernels {
 
 // Multiplies in FP32 with fused multiply-add, exactly, values of every type.
 const Kernels& fma_kernels();
-// vdpbf16ps, for BF16 and FP8 values. Twice the rate of FMA on AMD since Zen 4, but half of it on
-// Intel (CpuCaps::fast_dot).
+// vdpbf16ps, for BF16, FP8 and INT8 values. Twice the rate of FMA on AMD since Zen 4, but half of
+// it on Intel (CpuCaps::fast_dot).
 const Kernels& dot_kernels();
 bool dot_takes(DType type);
 // Plain C++ on 8 lanes; the same bits on every processor.

@@ -43,7 +43,7 @@ struct DotMath {
 
 // --- pairs: a chunk as two registers of 32 BF16 values ------------------------------------------
 
-template <Fp8 F>
+template <Code F>
 struct Fp8Pairs {
   static constexpr int bytes = 1;
   static constexpr int order(int i) { return i % 32 / 8 * 16 + i / 32 * 8 + i % 8; }
@@ -55,6 +55,28 @@ struct Fp8Pairs {
   OCTET_AVX512_INLINE void part(const std::byte* p, int64_t valid, __m512i* out) const {
     const __m512i codes = _mm512_maskz_loadu_epi8(simd::first_lanes(valid, 64), p);
     simd::decode_fp8(table, codes, out[0], out[1]);
+  }
+};
+
+// Integers to +-128 are BF16 values.
+struct Int8Pairs {
+  static constexpr int bytes = 1;
+  static constexpr int order(int i) { return i; }
+  OCTET_AVX512_INLINE static Int8Pairs make() { return {}; }
+  OCTET_AVX512_INLINE static __m512 floats(__m128i codes) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
+  }
+  OCTET_AVX512_INLINE static void widen(__m512i codes, __m512i* out) {
+    out[0] = (__m512i)_mm512_cvtne2ps_pbh(floats(_mm512_extracti32x4_epi32(codes, 1)),
+                                          floats(_mm512_castsi512_si128(codes)));
+    out[1] = (__m512i)_mm512_cvtne2ps_pbh(floats(_mm512_extracti32x4_epi32(codes, 3)),
+                                          floats(_mm512_extracti32x4_epi32(codes, 2)));
+  }
+  OCTET_AVX512_INLINE void full(const std::byte* p, __m512i* out) const {
+    widen(_mm512_loadu_si512(p), out);
+  }
+  OCTET_AVX512_INLINE void part(const std::byte* p, int64_t valid, __m512i* out) const {
+    widen(_mm512_maskz_loadu_epi8(simd::first_lanes(valid, 64), p), out);
   }
 };
 
@@ -149,11 +171,12 @@ struct F32Decoder {
 template <class Math, class Visit>
 void with_decoder(DType type, Visit visit) {
   if (type == DType::e4m3) {
-    return visit.template operator()<PairDecoder<Math, Fp8Pairs<Fp8::e4m3>>>();
+    return visit.template operator()<PairDecoder<Math, Fp8Pairs<Code::e4m3>>>();
   }
   if (type == DType::e5m2) {
-    return visit.template operator()<PairDecoder<Math, Fp8Pairs<Fp8::e5m2>>>();
+    return visit.template operator()<PairDecoder<Math, Fp8Pairs<Code::e5m2>>>();
   }
+  if (type == DType::i8) return visit.template operator()<PairDecoder<Math, Int8Pairs>>();
   if (type == DType::bf16) return visit.template operator()<PairDecoder<Math, Bf16Pairs>>();
   if constexpr (std::is_same_v<Math, FmaMath>) {
     if (type == DType::f16) return visit.template operator()<Fp16Decoder>();

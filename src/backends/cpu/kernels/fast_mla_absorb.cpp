@@ -48,7 +48,7 @@ struct Product {
 };
 
 // n codes or 16/32-bit values as FP32, times a scale.
-template <Fp8 F>
+template <Code F>
 OCTET_AVX512 void decode_row(const uint8_t* codes, int64_t n, float scale, float* out) {
   const simd::Fp8Table table = simd::load_fp8_table<F>();
   const __m512 s = _mm512_set1_ps(scale);
@@ -90,8 +90,8 @@ OCTET_AVX512 void load_weights(const ops::Linear& kv_b, int64_t row, int64_t n, 
         w.scales
             .as<const float>()[scale_row * w.scales.strides[0] + i / step * w.scales.strides[1]];
     const int64_t count = std::min(step, n - i);
-    if (w.codes.type == DType::e4m3) decode_row<Fp8::e4m3>(codes + i, count, scale, out + i);
-    if (w.codes.type == DType::e5m2) decode_row<Fp8::e5m2>(codes + i, count, scale, out + i);
+    if (w.codes.type == DType::e4m3) decode_row<Code::e4m3>(codes + i, count, scale, out + i);
+    if (w.codes.type == DType::e5m2) decode_row<Code::e5m2>(codes + i, count, scale, out + i);
   }
 }
 

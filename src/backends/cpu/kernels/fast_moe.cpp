@@ -218,7 +218,7 @@ class Moe {
     const ScaleShape cells = scale_shape(w.input->grid, batch.rows(), cols);
     std::byte* codes = context_.scratch.take(slot, static_cast<size_t>(assigned_ * cols));
     float* scales = floats(static_cast<MoeSlot>(slot + 1), assigned_, (cols + kCell - 1) / kCell);
-    return {Tensor(codes + batch.first * cols, dtype_of(w.input->fp8), {batch.rows(), cols}),
+    return {Tensor(codes + batch.first * cols, dtype_of(w.input->code), {batch.rows(), cols}),
             Tensor(scales + batch.first * cells.cols, DType::f32, {cells.rows, cells.cols}),
             *w.input};
   }

@@ -26,7 +26,7 @@ inline ops::Activation input_form(const KernelContext& context, const ops::Activ
   ops::Activation form = x;
   form.quant.format = *w.input;
   form.quant.codes = Tensor(context.scratch.take(slot, static_cast<size_t>(rows * cols)),
-                            dtype_of(w.input->fp8), {rows, cols});
+                            dtype_of(w.input->code), {rows, cols});
   form.quant.scales =
       Tensor(context.scratch.take<float>(slot + 1, static_cast<size_t>(cells.count())), DType::f32,
              {cells.rows, cells.cols});

@@ -14,7 +14,7 @@
 
 namespace octet::cpu {
 
-// n elements of a f32, bf16, f16, e4m3 or e5m2 array as floats, exactly; and back, rounded once
+// n elements of a f32, bf16, f16, e4m3, e5m2 or i8 array as floats, exactly; and back, rounded once
 // (f32, bf16, f16). Faults on other types.
 void load_floats(DType type, const void* from, int64_t n, float* to);
 void store_floats(DType type, const float* from, int64_t n, void* to);

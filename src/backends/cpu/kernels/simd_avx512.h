@@ -36,7 +36,7 @@ namespace octet::cpu::simd {
 struct Fp8Bytes {
   alignas(64) std::array<uint8_t, 128> low{}, high{};
 };
-template <Fp8 F>
+template <Code F>
 inline constexpr Fp8Bytes fp8_bytes = [] {
   Fp8Bytes bytes;
   for (int code = 0; code < 128; ++code) {
@@ -50,7 +50,7 @@ inline constexpr Fp8Bytes fp8_bytes = [] {
 struct Fp8Table {
   __m512i low0, low1, high0, high1, sign;
 };
-template <Fp8 F>
+template <Code F>
 OCTET_AVX512_INLINE Fp8Table load_fp8_table() {
   const Fp8Bytes& bytes = fp8_bytes<F>;
   return {_mm512_load_si512(bytes.low.data()), _mm512_load_si512(bytes.low.data() + 64),

@@ -130,8 +130,9 @@ class QueryRow {
 #pragma unroll
         for (int i = 0; i < kRun; i += 2) {
           const uint32_t codes =
-              encode_fp8x2<Fp8::e4m3>(__fmul_rn(x[c][i], inv), __fmul_rn(x[c][i + 1], inv));
-          const float2 pair = __half22float2(decode_fp8x2<Fp8::e4m3>(static_cast<uint16_t>(codes)));
+              encode_fp8x2<Code::e4m3>(__fmul_rn(x[c][i], inv), __fmul_rn(x[c][i + 1], inv));
+          const float2 pair =
+              __half22float2(decode_fp8x2<Code::e4m3>(static_cast<uint16_t>(codes)));
           x[c][i] = pair.x;
           x[c][i + 1] = pair.y;
         }
@@ -212,10 +213,10 @@ class TileReader {
   // Writes them as T. Returns whether there is a nonfinite element, if it is asked to `look`.
   __device__ __forceinline__ bool store(T* to, DType type, bool look, TileRows left = {}) const {
     if constexpr (Width == 1) {
-      return type == DType::e4m3 ? store_as<Fp8::e4m3>(to, look, left)
-                                 : store_as<Fp8::e5m2>(to, look, left);
+      return type == DType::e4m3 ? store_as<Code::e4m3>(to, look, left)
+                                 : store_as<Code::e5m2>(to, look, left);
     } else if constexpr (Width == 2) {
-      return store_as<Fp8::e4m3>(to, look, left);
+      return store_as<Code::e4m3>(to, look, left);
     } else {
       return false;
     }
@@ -243,8 +244,8 @@ class TileReader {
         if (piece >= Threads) load_left(base, find_left(row_bytes, dim, slots, left, piece));
         const int at = left.begin * kRowPieces + piece;
         nonfinite |= Width == 1 && type == DType::e5m2
-                         ? store_piece<Fp8::e5m2>(pieces_[0], at, to, look)
-                         : store_piece<Fp8::e4m3>(pieces_[0], at, to, look);
+                         ? store_piece<Code::e5m2>(pieces_[0], at, to, look)
+                         : store_piece<Code::e4m3>(pieces_[0], at, to, look);
       }
     }
     return nonfinite;
@@ -275,7 +276,7 @@ class TileReader {
     return static_cast<int>(threadIdx.x) % Threads;
   }
   // F only matters if elements are FP8.
-  template <Fp8 F>
+  template <Code F>
   __device__ __forceinline__ bool store_as(T* to, bool look, TileRows left) const {
     bool nonfinite = false;
 #pragma unroll
@@ -286,7 +287,7 @@ class TileReader {
     return nonfinite;
   }
   // Piece `at` of the tile.
-  template <Fp8 F>
+  template <Code F>
   __device__ __forceinline__ static bool store_piece(const uint4& piece, int at, T* to, bool look) {
     constexpr int kPairs = kElements / 2;
     const uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
@@ -308,7 +309,7 @@ class TileReader {
       row[k / 4] = make_uint4(pairs[k], pairs[k + 1], pairs[k + 2], pairs[k + 3]);
     return nonfinite;
   }
-  template <Fp8 F>
+  template <Code F>
   __device__ __forceinline__ static uint32_t decode_pair(uint16_t codes) {
     const __half2 halves = decode_fp8x2<F>(codes);
     if constexpr (std::is_same_v<T, __half>) {

@@ -126,10 +126,10 @@ __device__ __forceinline__ uint32_t block_max(uint32_t x, uint32_t* shared) {
 
 // Two codes, `low` in bits 0..7: cvt.rn.satfinite, which numerics/fp8.h describes. The instruction
 // drops the sign of a NaN and has another NaN for E5M2, so NaNs take a way of their own.
-template <Fp8 F>
+template <Code F>
 __device__ __forceinline__ uint32_t encode_fp8x2(float low, float high) {
   uint16_t codes;
-  if constexpr (F == Fp8::e4m3) {
+  if constexpr (F == Code::e4m3) {
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
   } else {
     asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
@@ -144,18 +144,18 @@ __device__ __forceinline__ uint32_t encode_fp8x2(float low, float high) {
   }
   return codes;
 }
-template <Fp8 F>
+template <Code F>
 __device__ __forceinline__ uint8_t encode_fp8(float x) {
   return static_cast<uint8_t>(encode_fp8x2<F>(x, 0.0f));
 }
 __device__ __forceinline__ uint8_t encode_e4m3(float x) {
-  return encode_fp8<Fp8::e4m3>(x);
+  return encode_fp8<Code::e4m3>(x);
 }
 __device__ __forceinline__ uint8_t encode_e5m2(float x) {
-  return encode_fp8<Fp8::e5m2>(x);
+  return encode_fp8<Code::e5m2>(x);
 }
 // N codes of x[i] * inv: quantize_value of numerics/quantize.h.
-template <Fp8 F, int N>
+template <Code F, int N>
 __device__ __forceinline__ Vector<uint8_t, N> quantize_vector(const float (&x)[N], float inv) {
   Vector<uint8_t, N> codes;
   if constexpr (N == 1) {
@@ -172,25 +172,25 @@ __device__ __forceinline__ Vector<uint8_t, N> quantize_vector(const float (&x)[N
 }
 
 // The values of two codes, exact: every E4M3 and E5M2 value is an FP16 value.
-template <Fp8 F>
+template <Code F>
 __device__ __forceinline__ __half2 decode_fp8x2(uint16_t codes) {
   uint32_t halves;
-  if constexpr (F == Fp8::e4m3) {
+  if constexpr (F == Code::e4m3) {
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
   } else {
     asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(codes));
   }
   return *reinterpret_cast<const __half2*>(&halves);
 }
-template <Fp8 F>
+template <Code F>
 __device__ __forceinline__ float decode_fp8(uint8_t code) {
   return __low2float(decode_fp8x2<F>(code));
 }
 __device__ __forceinline__ float decode_e4m3(uint8_t code) {
-  return decode_fp8<Fp8::e4m3>(code);
+  return decode_fp8<Code::e4m3>(code);
 }
 __device__ __forceinline__ float decode_e5m2(uint8_t code) {
-  return decode_fp8<Fp8::e5m2>(code);
+  return decode_fp8<Code::e5m2>(code);
 }
 
 // choose_scale of numerics/quantize.h: its division is IEEE's on the device, too.
@@ -235,11 +235,11 @@ decltype(auto) visit_activation_type(DType type, Use&& use) {
       throw Fault("activations are f32 or bf16, not " + std::string(name_of(type)));
   }
 }
-// use(std::integral_constant<Fp8, F>{}).
+// use(std::integral_constant<Code, F>{}).
 template <typename Use>
-decltype(auto) visit_fp8(Fp8 type, Use&& use) {
-  return type == Fp8::e4m3 ? use(std::integral_constant<Fp8, Fp8::e4m3>{})
-                           : use(std::integral_constant<Fp8, Fp8::e5m2>{});
+decltype(auto) visit_fp8(Code type, Use&& use) {
+  return type == Code::e4m3 ? use(std::integral_constant<Code, Code::e4m3>{})
+                            : use(std::integral_constant<Code, Code::e5m2>{});
 }
 
 // Fault "op: why: x bf16[2, 8] cuda, w ...".

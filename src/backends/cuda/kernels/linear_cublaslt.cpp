@@ -259,7 +259,10 @@ Refusal refuses_shape(const ops::OpDesc& desc, int64_t k_multiple) {
 Refusal refuses_fp8(const ops::OpDesc& desc) {
   if (!desc.weight_format) return fmt::format("weights are {}, not FP8", name_of(desc.weight));
   if (!desc.input_format) return fmt::format("the input is {}, not FP8", name_of(desc.activation));
-  if (desc.weight_format->fp8 == Fp8::e5m2 && desc.input_format->fp8 == Fp8::e5m2) {
+  if (!is_fp8(desc.weight_format->code) || !is_fp8(desc.input_format->code)) {
+    return "weights or input are integers, not FP8";
+  }
+  if (desc.weight_format->code == Code::e5m2 && desc.input_format->code == Code::e5m2) {
     return "weights and input are both E5M2";
   }
   return refuses_shape(desc, 16);

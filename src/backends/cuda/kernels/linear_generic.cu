@@ -49,7 +49,7 @@ __device__ __forceinline__ void load_run_of(const T* from, int count, bool vecto
   }
 }
 
-template <Fp8 F>
+template <Code F>
 __device__ __forceinline__ void load_run_of_codes(const uint8_t* from, int count, bool vectors,
                                                   float (&to)[kRun]) {
   Vector<uint8_t, kRun> codes;
@@ -82,10 +82,10 @@ __device__ __forceinline__ void load_run(const Operand& m, int64_t r, int64_t k,
       load_run_of(static_cast<const __half*>(m.data) + at, count, m.vectors, to);
       break;
     case DType::e4m3:
-      load_run_of_codes<Fp8::e4m3>(static_cast<const uint8_t*>(m.data) + at, count, m.vectors, to);
+      load_run_of_codes<Code::e4m3>(static_cast<const uint8_t*>(m.data) + at, count, m.vectors, to);
       break;
     case DType::e5m2:
-      load_run_of_codes<Fp8::e5m2>(static_cast<const uint8_t*>(m.data) + at, count, m.vectors, to);
+      load_run_of_codes<Code::e5m2>(static_cast<const uint8_t*>(m.data) + at, count, m.vectors, to);
       break;
     default:
       load_run_of(static_cast<const float*>(m.data) + at, count, m.vectors, to);
@@ -198,6 +198,7 @@ void run(const KernelContext& context, const ops::Activation& x,
 
 std::optional<std::string> refuses(const ops::OpDesc& desc, const DeviceCaps&) {
   for (const auto& format : {desc.weight_format, desc.input_format}) {
+    if (format && !is_fp8(format->code)) return to_string(*format) + ": codes that are no FP8";
     if (format && format->grid.cols % kRun != 0) {
       return to_string(*format) + ": scales of fewer than " + std::to_string(kRun) + " columns";
     }

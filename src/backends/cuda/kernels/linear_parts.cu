@@ -110,7 +110,7 @@ ops::Activation linear_input(const KernelContext& context, size_t& offset, const
   QuantTensor quant;
   quant.format = *w.input;
   quant.codes = Tensor(context.workspace.take<uint8_t>(offset, std::max(rows, room) * cols),
-                       dtype_of(w.input->fp8), {rows, cols}, x.plain.device);
+                       dtype_of(w.input->code), {rows, cols}, x.plain.device);
   quant.scales = Tensor(context.workspace.take<float>(offset, cells.count()), DType::f32,
                         {cells.rows, cells.cols}, x.plain.device);
   // The quantizer has the rest of the workspace for itself.

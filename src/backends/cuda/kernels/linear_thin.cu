@@ -241,7 +241,7 @@ std::optional<std::string> refuses(const ops::OpDesc& desc, const DeviceCaps& ca
   const auto& x = desc.input_format;
   ThinForm form = ThinForm::e4m3;
   if (w) {
-    if (w->fp8 != Fp8::e4m3) return "needs weights in E4M3 or BF16";
+    if (w->code != Code::e4m3) return "needs weights in E4M3 or BF16";
     if (w->grid.cols != 0 && w->grid.cols != 128) return "needs weight scales by 128 inputs or all";
     if (!x) form = ThinForm::e4m3_bf16;
   } else {
@@ -250,7 +250,7 @@ std::optional<std::string> refuses(const ops::OpDesc& desc, const DeviceCaps& ca
     form = ThinForm::bf16;
   }
   if (x) {
-    if (x->fp8 != Fp8::e4m3) return "needs inputs in E4M3 or BF16";
+    if (x->code != Code::e4m3) return "needs inputs in E4M3 or BF16";
     if (x->grid != grids::row && x->grid != grids::tensor && x->grid != grids::group128) {
       return "needs input scales by token, by 128 of it, or one";
     }
@@ -338,7 +338,7 @@ bool takes_norm(const KernelContext& context, const Tensor& residual, const Tens
   const ops::Linear& w = *ws[0];
   const int64_t m = residual.rows();
   if (context.deterministic || ws.size() > kThinMostMatrices || m == 0) return false;
-  if (!w.quant || w.quant.codes.type != DType::e4m3 || !w.input || w.input->fp8 != Fp8::e4m3 ||
+  if (!w.quant || w.quant.codes.type != DType::e4m3 || !w.input || w.input->code != Code::e4m3 ||
       (w.input->grid != grids::row && w.input->grid != grids::tensor &&
        w.input->grid != grids::group128)) {
     return false;

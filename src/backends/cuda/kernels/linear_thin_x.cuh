@@ -68,7 +68,7 @@ __device__ __forceinline__ void unpack_x(const ThinArgs& a, const Slice& slice, 
     } else {
 #pragma unroll 1
       for (int i = static_cast<int>(threadIdx.x); i < slice.bytes; i += Warps * kWarp) {
-        const __half2 h = decode_fp8x2<Fp8::e4m3>(codes[i]);
+        const __half2 h = decode_fp8x2<Code::e4m3>(codes[i]);
         *reinterpret_cast<__half*>(halves + 2 * i) = __low2half(h);
       }
     }
@@ -131,7 +131,7 @@ __device__ __forceinline__ void store_codes(uint8_t* x, int at, const float (&va
   } else {
     Vector<__half2, N / 2> halves;
 #pragma unroll
-    for (int i = 0; i < N / 2; ++i) halves.v[i] = decode_fp8x2<Fp8::e4m3>(codes.v[i]);
+    for (int i = 0; i < N / 2; ++i) halves.v[i] = decode_fp8x2<Code::e4m3>(codes.v[i]);
     *reinterpret_cast<Vector<__half2, N / 2>*>(x + 2 * at) = halves;
   }
 }

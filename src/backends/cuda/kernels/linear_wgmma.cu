@@ -308,8 +308,8 @@ std::optional<std::string> refuses(const ops::OpDesc& desc, const DeviceCaps& ca
   if (desc.k >= 1 << 24 || desc.n >= 1 << 30) return "counts inputs in 24 bits, outputs in 30";
   const auto& w = desc.weight_format;
   const auto& x = desc.input_format;
-  if (!w || w->fp8 != Fp8::e4m3) return "needs weights in E4M3";
-  if (!x || x->fp8 != Fp8::e4m3) return "needs inputs in E4M3";
+  if (!w || w->code != Code::e4m3) return "needs weights in E4M3";
+  if (!x || x->code != Code::e4m3) return "needs inputs in E4M3";
   if (w->grid != grids::row && w->grid != grids::tensor && w->grid != grids::block128) {
     return "needs weight scales by output, by 128x128 or one";
   }
@@ -341,7 +341,7 @@ void linear_wgmma(const KernelContext& context, const ops::Activation& x,
   if (ws.size() > kWgmmaMostMatrices || x.rows() > kWgmmaMostRows || w.in % 16 != 0) {
     refuse("too many rows or weights, or inputs not in multiples of 16", x, w, outs[0]);
   }
-  if (!w.input || w.input->fp8 != Fp8::e4m3) refuse("needs inputs in E4M3", x, w, outs[0]);
+  if (!w.input || w.input->code != Code::e4m3) refuse("needs inputs in E4M3", x, w, outs[0]);
   size_t offset = 0;
   const ops::Activation input = linear_input(context, offset, x, w, 0);
   for (size_t i = 0; i < ws.size(); ++i) check_linear(input, *ws[i], outs[i]);

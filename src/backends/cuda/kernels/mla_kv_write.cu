@@ -85,7 +85,7 @@ void mla_kv_write(const KernelContext& context, const Tensor& latent, const Tens
       (latent.type != DType::f32 && latent.type != DType::bf16) || cache.latent.shape.rank != 3 ||
       !cache.latent.contiguous() || !cache.rope.contiguous() || !is_float_type(cache.rope.type) ||
       !(fp8 || is_float_type(cache.latent.type)) ||
-      (fp8 && cache.latent.type != dtype_of(cache.format.fp8)) ||
+      (fp8 && cache.latent.type != dtype_of(cache.format.code)) ||
       (scaled && (!cache.latent_scale || !cache.latent_scale.contiguous() ||
                   cache.latent_scale.cols() != groups || cache.latent_scale.type != DType::f32))) {
     unsupported("mla_kv_write", "shapes, types or scales do not fit",

@@ -121,7 +121,7 @@ struct WeightPieces {
   __device__ __forceinline__ void values(int i, DType type, float (&to)[K]) const {
     const uint32_t words[4] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w};
     if constexpr (std::is_same_v<W, uint8_t>) {
-      type == DType::e4m3 ? decode<Fp8::e4m3>(words, to) : decode<Fp8::e5m2>(words, to);
+      type == DType::e4m3 ? decode<Code::e4m3>(words, to) : decode<Code::e5m2>(words, to);
     } else if constexpr (std::is_same_v<W, float>) {
 #pragma unroll
       for (int k = 0; k < K; ++k) to[k] = __uint_as_float(words[k]);
@@ -143,7 +143,7 @@ struct WeightPieces {
   }
 
  private:
-  template <Fp8 F>
+  template <Code F>
   __device__ __forceinline__ static void decode(const uint32_t (&words)[4], float (&to)[K]) {
 #pragma unroll
     for (int k = 0; k < K; k += 2) {

@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // x [rows, cols] -> codes [rows, code_stride] and scales f32 [rows, cells], a block for each row.
 // Cells are `step` columns long.
-template <typename T, Fp8 F>
+template <typename T, Code F>
 __global__ void __launch_bounds__(kThreads)
     quantize_kernel(Matrix<const T> x, int cols, int step, QuantFormat format,
                     Matrix<uint8_t> codes, float* scales) {
@@ -133,7 +133,7 @@ Input quantize_rows(const KernelContext& context, const void* x, DType type, int
   const QuantShape shape = quant_shape(format, cols);
   visit_activation_type(type, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    visit_fp8(format.fp8, [&](auto fp8) {
+    visit_fp8(format.code, [&](auto fp8) {
       launch(context, quantize_kernel<T, decltype(fp8)::value>, dim3(static_cast<unsigned>(rows)),
              dim3(kThreads), 0, Matrix<const T>{static_cast<const T*>(x), stride},
              static_cast<int>(cols), shape.step, format, Matrix<uint8_t>{codes, shape.stride},
@@ -141,7 +141,7 @@ Input quantize_rows(const KernelContext& context, const void* x, DType type, int
     });
   });
   return {.data = codes,
-          .type = dtype_of(format.fp8),
+          .type = dtype_of(format.code),
           .stride = shape.stride,
           .scales = scales,
           .scale_row = shape.cells,
@@ -336,7 +336,7 @@ class Experts {
       codes = memory.take<uint8_t>(offset, pairs * shape.stride);
       scales = memory.take<float>(offset, pairs * shape.cells);
       middle = {.data = codes,
-                .type = dtype_of(down.input->fp8),
+                .type = dtype_of(down.input->code),
                 .stride = shape.stride,
                 .scales = scales,
                 .scale_row = shape.cells,

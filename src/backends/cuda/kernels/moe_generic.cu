@@ -29,7 +29,7 @@ struct Weights {
   int grid_rows, grid_cols;  // elements of a scale; the whole axis is given as such
   int out, in;
   bool calibrated;  // x is quantized here, by the expert's own scale
-  Fp8 input;
+  Code input;
 };
 
 Weights weights_of(const ExpertForm& form) {
@@ -45,7 +45,7 @@ Weights weights_of(const ExpertForm& form) {
           .out = out,
           .in = in,
           .calibrated = form.input && form.when == InputScale::calibrated,
-          .input = form.input ? form.input->fp8 : Fp8::e4m3};
+          .input = form.input ? form.input->code : Code::e4m3};
 }
 
 // dots[i] = x of pair i of the tile · row `r` of w, in every lane. Each token is summed the same

@@ -59,7 +59,7 @@ __global__ void quantize_given_kernel(Matrix<const T> x, int64_t rows, int cols,
 #pragma unroll
   for (int i = 0; i < kPart; ++i) values[i] = to_float(loaded.v[i]);
   store_part(out.codes.row(row), col, cols, out.aligned,
-             quantize_part(values, out.format.fp8, inverse_scale(scale)));
+             quantize_part(values, out.format.code, inverse_scale(scale)));
   // All threads share the cells out among them.
   const int64_t threads = int64_t{gridDim.y} * blockDim.x * rows;
   const int64_t own = (row * gridDim.y + blockIdx.y) * blockDim.x + threadIdx.x;
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kThreads)
     float values[kPart];
     load_values(x, row, col, end, out.aligned, values);
     store_part(out.codes.row(row), col, end, out.aligned,
-               quantize_part(values, out.format.fp8, inv));
+               quantize_part(values, out.format.code, inv));
   });
 }
 
@@ -208,8 +208,9 @@ void quantize_rows(const KernelContext& context, const Tensor& x, const QuantTen
 void check_quant(const char* op, const QuantTensor& out, int64_t rows, int64_t cols) {
   const ScaleShape cells = scale_shape(out.format.grid, rows, cols);
   if (!out.scales || out.codes.rows() != rows || out.codes.cols() != cols ||
-      out.codes.type != dtype_of(out.format.fp8) || out.scales.type != DType::f32 ||
-      out.scales.count() != cells.count() || out.scales.shape.rank > 2) {
+      out.codes.type != dtype_of(out.format.code) || !is_fp8(out.codes.type) ||
+      out.scales.type != DType::f32 || out.scales.count() != cells.count() ||
+      out.scales.shape.rank > 2) {
     unsupported(op, "codes and scales do not fit " + to_string(out.format),
                 {{"codes", out.codes}, {"scales", out.scales}});
   }

@@ -145,7 +145,7 @@ struct CacheShape {
 __device__ __forceinline__ float group_scale(float absmax, DType type) {
   if (absmax == 0.0f) return 1.0f;
   const float scale =
-      2.0f * ceil_pow2(absmax / max_of(type == DType::e4m3 ? Fp8::e4m3 : Fp8::e5m2));
+      2.0f * ceil_pow2(absmax / max_of(type == DType::e4m3 ? Code::e4m3 : Code::e5m2));
   return scale < kMinScale ? kMinScale : scale;
 }
 

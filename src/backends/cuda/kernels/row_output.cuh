@@ -63,10 +63,10 @@ __device__ __forceinline__ uint32_t part_absmax(const float (&x)[kPart]) {
   return absmax;
 }
 
-__device__ __forceinline__ Vector<uint8_t, kPart> quantize_part(const float (&x)[kPart], Fp8 type,
+__device__ __forceinline__ Vector<uint8_t, kPart> quantize_part(const float (&x)[kPart], Code type,
                                                                 float inv) {
-  return type == Fp8::e4m3 ? quantize_vector<Fp8::e4m3>(x, inv)
-                           : quantize_vector<Fp8::e5m2>(x, inv);
+  return type == Code::e4m3 ? quantize_vector<Code::e4m3>(x, inv)
+                            : quantize_vector<Code::e5m2>(x, inv);
 }
 
 // block_reduce of device_math.cuh for a number of threads that is known at run time. `shared` has
@@ -133,7 +133,7 @@ __device__ __forceinline__ void write_row(const RowOutput<T>& out, int64_t row, 
 #pragma unroll
     for (int i = 0; i < Items; ++i) {
       store_part(out.codes.row(row), col_of(i), cols, out.aligned,
-                 quantize_part(x[i], out.format.fp8, inv));
+                 quantize_part(x[i], out.format.code, inv));
     }
     return;
   }
@@ -150,7 +150,7 @@ __device__ __forceinline__ void write_row(const RowOutput<T>& out, int64_t row, 
       out.scales[row * out.scale_row + col / out.group * out.scale_col] = scale;
     }
     store_part(out.codes.row(row), col, cols, out.aligned,
-               quantize_part(x[i], out.format.fp8, inverse_scale(scale)));
+               quantize_part(x[i], out.format.code, inverse_scale(scale)));
   }
 }
 

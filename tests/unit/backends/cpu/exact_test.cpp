@@ -86,7 +86,7 @@ TEST(ExactLoops, DotRowsFollowTheBook) {
 TEST(ExactLoops, ConversionsMatchTheirDefinitions) {
   std::vector<uint8_t> codes(256);
   for (int i = 0; i < 256; ++i) codes[static_cast<size_t>(i)] = static_cast<uint8_t>(i);
-  for (const auto& [type, fp8] : {std::pair{DType::e4m3, Fp8::e4m3}, {DType::e5m2, Fp8::e5m2}}) {
+  for (const auto& [type, fp8] : {std::pair{DType::e4m3, Code::e4m3}, {DType::e5m2, Code::e5m2}}) {
     std::vector<float> got(256);
     load_floats(type, codes.data(), 256, got.data());
     for (size_t i = 0; i < 256; ++i) {
@@ -110,12 +110,12 @@ TEST(ExactLoops, ConversionsMatchTheirDefinitions) {
   for (int i = 0; i < 100000; ++i) x.push_back(std::bit_cast<float>(random.bits()));
   std::vector<uint8_t> e4m3(x.size()), e5m2(x.size());
   std::vector<uint16_t> bf(x.size());
-  encode_row(Fp8::e4m3, x.data(), static_cast<int64_t>(x.size()), 1.0f, e4m3.data());
-  encode_row(Fp8::e5m2, x.data(), static_cast<int64_t>(x.size()), 1.0f, e5m2.data());
+  encode_row(Code::e4m3, x.data(), static_cast<int64_t>(x.size()), 1.0f, e4m3.data());
+  encode_row(Code::e5m2, x.data(), static_cast<int64_t>(x.size()), 1.0f, e5m2.data());
   store_floats(DType::bf16, x.data(), static_cast<int64_t>(x.size()), bf.data());
   for (size_t i = 0; i < x.size(); ++i) {
-    ASSERT_EQ(e4m3[i], fp8_encode(Fp8::e4m3, x[i])) << i;
-    ASSERT_EQ(e5m2[i], fp8_encode(Fp8::e5m2, x[i])) << i;
+    ASSERT_EQ(e4m3[i], fp8_encode(Code::e4m3, x[i])) << i;
+    ASSERT_EQ(e5m2[i], fp8_encode(Code::e5m2, x[i])) << i;
     ASSERT_EQ(bf[i], to_bf16(x[i]).bits) << i;
   }
 }
@@ -128,7 +128,7 @@ uint64_t hash_of_a_step(int threads, const std::string& kernels) {
   const int64_t rows = 37, hidden = 200, heads = 4, dim = 64, blocks = 8, block_tokens = 16;
   std::vector<float> x = values(1, rows * hidden), w = values(2, heads * dim * hidden),
                      weight = values(3, hidden);
-  const QuantFormat row{Fp8::e4m3, grids::row, ScaleType::f32};
+  const QuantFormat row{Code::e4m3, grids::row, ScaleType::f32};
   std::vector<uint8_t> codes(w.size());
   std::vector<float> scales(static_cast<size_t>(heads * dim));
   octet::quantize(w, heads * dim, hidden, row, codes, scales);

@@ -31,7 +31,7 @@ bool have_avx512() {
 float read(DType type, const std::byte* p) {
   if (type == DType::f32) return *reinterpret_cast<const float*>(p);
   if (type == DType::bf16) return to_float(*reinterpret_cast<const bf16*>(p));
-  return fp8_decode(type == DType::e4m3 ? Fp8::e4m3 : Fp8::e5m2, static_cast<uint8_t>(*p));
+  return fp8_decode(type == DType::e4m3 ? Code::e4m3 : Code::e5m2, static_cast<uint8_t>(*p));
 }
 void write(DType type, std::byte* p, float x) {
   if (type == DType::f32) {
@@ -39,7 +39,7 @@ void write(DType type, std::byte* p, float x) {
   } else if (type == DType::bf16) {
     *reinterpret_cast<bf16*>(p) = to_bf16(x);
   } else {
-    *p = static_cast<std::byte>(fp8_encode(type == DType::e4m3 ? Fp8::e4m3 : Fp8::e5m2, x));
+    *p = static_cast<std::byte>(fp8_encode(type == DType::e4m3 ? Code::e4m3 : Code::e5m2, x));
   }
 }
 
@@ -248,7 +248,7 @@ void reference_row(World& w, int64_t s, int64_t position, int64_t row, int64_t h
   if (c.fp8) {
     q_scale = choose_scale(finite_absmax(q.data(), d), rule::kQueryFormat);
     for (float& x : q) {
-      x = fp8_decode<Fp8::e4m3>(quantize_value<Fp8::e4m3>(x, inverse_scale(q_scale)));
+      x = fp8_decode<Code::e4m3>(quantize_value<Code::e4m3>(x, inverse_scale(q_scale)));
     }
   }
   const double factor = double{1.0f / std::sqrt(static_cast<float>(d))} * 1.4426950408889634;

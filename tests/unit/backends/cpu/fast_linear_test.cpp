@@ -17,22 +17,25 @@ using namespace test;
 std::vector<Form> inputs() {
   return {bf16_form,
           f32_form,
-          fp8_form(grids::row),
-          fp8_form(grids::group128),
-          fp8_form(grids::tensor),
-          fp8_form(grids::row, Fp8::e5m2),
-          fp8_form(grids::group128, Fp8::e4m3, ScaleType::e8m0)};
+          code_form(grids::row),
+          code_form(grids::group128),
+          code_form(grids::tensor),
+          code_form(grids::row, Code::e5m2),
+          code_form(grids::group128, Code::e4m3, ScaleType::e8m0),
+          code_form(grids::row, Code::i8)};
 }
 std::vector<Form> weights() {
   return {bf16_form,
           f16_form,
           f32_form,
-          fp8_form(grids::row),
-          fp8_form(grids::tensor),
-          fp8_form(grids::block128),
-          fp8_form(grids::group128),
-          fp8_form(grids::row, Fp8::e5m2),
-          fp8_form(grids::tensor, Fp8::e4m3, ScaleType::unit)};
+          code_form(grids::row),
+          code_form(grids::tensor),
+          code_form(grids::block128),
+          code_form(grids::group128),
+          code_form(grids::row, Code::e5m2),
+          code_form(grids::tensor, Code::e4m3, ScaleType::unit),
+          code_form(grids::row, Code::i8),
+          code_form(grids::group128, Code::i8)};
 }
 
 // Rows of the table, by capabilities, so that each of them runs on this machine.
@@ -102,7 +105,7 @@ TEST(FastLinear, EveryFormAgreesWithDouble) {
 }
 
 TEST(FastLinear, RaggedShapes) {
-  for (const Form& w : {bf16_form, fp8_form(grids::row), fp8_form(grids::block128)}) {
+  for (const Form& w : {bf16_form, code_form(grids::row), code_form(grids::block128)}) {
     for (const int64_t n : {1, 3, 130}) {
       for (const int64_t k : {1, 8, 63, 72, 129, 2500}) {
         for (const int64_t m : {1, 2, 7, 33}) {
@@ -132,7 +135,7 @@ void expect_same_bits(const LinearProblem& whole, std::initializer_list<int64_t>
 
 TEST(FastLinear, ARowsBitsDependOnNothingElse) {
   for (const Form& w : weights()) {
-    for (const Form& x : {bf16_form, fp8_form(grids::row), fp8_form(grids::group128)}) {
+    for (const Form& x : {bf16_form, code_form(grids::row), code_form(grids::group128)}) {
       for (const int64_t k : {200, 2112}) {
         expect_same_bits(LinearProblem(x, w, 61, 38, k), {1, 2, 3, 4, 5, 6, 8, 17, 25, 48});
       }
@@ -142,14 +145,14 @@ TEST(FastLinear, ARowsBitsDependOnNothingElse) {
 
 // More rows than are packed at once.
 TEST(FastLinear, ManyRowsRunInTurns) {
-  expect_same_bits(LinearProblem(bf16_form, fp8_form(grids::row), 1001, 12, 72), {1, 481});
+  expect_same_bits(LinearProblem(bf16_form, code_form(grids::row), 1001, 12, 72), {1, 481});
 }
 
 TEST(FastLinear, NanCodesGiveNan) {
   const Rows all = all_rows();
   for (const LinearRow& row : all.rows) {
     for (const int64_t m : {1, 9}) {
-      LinearProblem problem(bf16_form, fp8_form(grids::row), m, 8, 100);
+      LinearProblem problem(bf16_form, code_form(grids::row), m, 8, 100);
       if (row.refuses(problem.desc(), all.caps)) continue;
       auto* codes = problem.w.tensor.as<uint8_t>();
       codes[2 * 100 + 3] = 0x7F;

@@ -57,7 +57,7 @@ Weights make_weights(const Shape3& s, DType type, ScaleGrid grid) {
         std::memcpy(&w.data[2 * i], &h, 2);
         w.values[i] = to_float(h);
       } else {
-        const Fp8 fp8 = type == DType::e4m3 ? Fp8::e4m3 : Fp8::e5m2;
+        const Code fp8 = type == DType::e4m3 ? Code::e4m3 : Code::e5m2;
         const uint8_t code = fp8_encode(fp8, 50.0f * x);
         w.data[i] = std::byte{code};
         const int64_t cell = (grid.rows == 0 ? 0 : r / grid.rows) * shape.cols +
@@ -69,7 +69,7 @@ Weights make_weights(const Shape3& s, DType type, ScaleGrid grid) {
   if (is_fp8(type)) {
     w.linear.quant.codes = Tensor(w.data.data(), type, {rows, s.lora});
     w.linear.quant.scales = Tensor(w.scales.data(), DType::f32, {shape.rows, shape.cols});
-    w.linear.quant.format = {type == DType::e4m3 ? Fp8::e4m3 : Fp8::e5m2, grid, ScaleType::f32};
+    w.linear.quant.format = {type == DType::e4m3 ? Code::e4m3 : Code::e5m2, grid, ScaleType::f32};
   } else {
     w.linear.plain = Tensor(w.data.data(), type, {rows, s.lora});
   }

@@ -14,7 +14,7 @@ namespace {
 using namespace test;
 
 struct Config {
-  Form weight = fp8_form(grids::row);
+  Form weight = code_form(grids::row);
   std::optional<QuantFormat> input;
   InputScale when = InputScale::dynamic;
   int64_t hidden = 192, inner = 130, experts = 6, top_k = 2;
@@ -140,14 +140,14 @@ std::vector<MoeRow> rows() {
 }
 
 std::vector<Config> quantizing() {
-  return {{.input = QuantFormat{Fp8::e4m3, grids::row}},
-          {.weight = fp8_form(grids::block128), .input = QuantFormat{Fp8::e4m3, grids::group128}},
-          {.input = QuantFormat{Fp8::e4m3, grids::tensor}, .when = InputScale::calibrated}};
+  return {{.input = QuantFormat{Code::e4m3, grids::row}},
+          {.weight = code_form(grids::block128), .input = QuantFormat{Code::e4m3, grids::group128}},
+          {.input = QuantFormat{Code::e4m3, grids::tensor}, .when = InputScale::calibrated}};
 }
 
 TEST(FastMoe, WithoutQuantizationAgreesWithDouble) {
   for (const MoeRow& row : rows()) {
-    for (const Form& w : {bf16_form, f32_form, fp8_form(grids::row), fp8_form(grids::block128)}) {
+    for (const Form& w : {bf16_form, f32_form, code_form(grids::row), code_form(grids::block128)}) {
       for (const int64_t tokens : {1, 5, 40}) {
         MoeProblem problem({.weight = w}, tokens);
         const auto expected = problem.expected();

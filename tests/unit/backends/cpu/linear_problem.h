@@ -66,7 +66,7 @@ inline Stored store(const std::vector<float>& x, int64_t rows, int64_t cols,
   std::vector<float> back(count);
   dequantize({codes, count}, rows, cols, format, out.scale_memory, back);
   out.values.assign(back.begin(), back.end());
-  out.tensor = Tensor(codes, dtype_of(format.fp8), {rows, cols});
+  out.tensor = Tensor(codes, dtype_of(format.code), {rows, cols});
   out.quant = {out.tensor, Tensor(out.scale_memory.data(), DType::f32, {shape.rows, shape.cols}),
                format};
   return out;
@@ -94,7 +94,7 @@ struct Form {
 inline const Form f32_form{"f32", DType::f32, {}};
 inline const Form bf16_form{"bf16", DType::bf16, {}};
 inline const Form f16_form{"f16", DType::f16, {}};
-inline Form fp8_form(ScaleGrid grid, Fp8 type = Fp8::e4m3, ScaleType scale = ScaleType::f32) {
+inline Form code_form(ScaleGrid grid, Code type = Code::e4m3, ScaleType scale = ScaleType::f32) {
   const QuantFormat format{type, grid, scale};
   return {to_string(format), dtype_of(type), format};
 }

@@ -1,0 +1,79 @@
+#include "model/kv_scales.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace octet::model {
+
+KvScaleBinder::Side KvScaleBinder::find_side(const std::string& attention, char side,
+                                             int64_t kv_heads) {
+  const std::string names[] = {
+      attention + ".kv_scale", fmt::format("{0}.{1}_proj.{1}_scale", attention, side),
+      fmt::format("{}.{}_scale", attention, side), fmt::format("{}.attn.{}_scale", attention, side),
+      fmt::format("{}.{}_proj.output_scale", attention, side)};
+  for (const std::string& name : names) {
+    if (!binder_.has(name, {1})) continue;
+    std::vector<float> values = binder_.host_values(name, kv_heads);
+    const bool negative = std::ranges::any_of(values, [](float x) { return x < 0.0f; });
+    if (negative) {
+      if (not_loaded_.empty()) not_loaded_ = name;
+      continue;
+    }
+    for (const float value : values) {
+      if (value >= kLeastScale && value <= kMostScale) continue;
+      throw Error({.what = "a scale of the KV cache is not a positive number of FP32's range",
+                   .where = fmt::format("tensor '{}' in {}", name, binder_.locate(name)),
+                   .value = fmt::format("{}", value),
+                   .accepted = fmt::format("{:.3g} to {:.3g}, or a negative one for \"none\"",
+                                           kLeastScale, kMostScale),
+                   .fix = "calibrate the checkpoint again, or take its KV scales out"});
+    }
+    all_ones_ &= std::ranges::all_of(values, [](float x) { return x == 1.0f; });
+    return {name, std::move(values)};
+  }
+  return {};
+}
+
+void KvScaleBinder::bind(const std::string& attention, int64_t kv_heads) {
+  ++layers_;
+  const Side k = find_side(attention, 'k', kv_heads), v = find_side(attention, 'v', kv_heads);
+  if (!k && !v) return;
+  if ((!k || !v) && one_sided_.empty()) one_sided_ = k ? k.name : v.name;
+  scales_.k.push_back(binder_.device_values(k ? k.values : v.values));
+  scales_.v.push_back(binder_.device_values(v ? v.values : k.values));
+}
+
+KvScales KvScaleBinder::finish(std::vector<std::string>& notices) {
+  if (!not_loaded_.empty()) {
+    notices.push_back(fmt::format(
+        "KV scales below zero mean \"not loaded\" and are passed over: '{}' is the first",
+        not_loaded_));
+  }
+  const auto found = static_cast<int64_t>(scales_.k.size());
+  const bool modelopt =
+      binder_.config().quant && binder_.config().quant->schema == QuantConfig::Schema::modelopt;
+  if (found == 0) return {};
+  if (found != layers_) {
+    notices.push_back(fmt::format(
+        "KV scales are stored for {} of {} layers: ignored, block groups choose the scales", found,
+        layers_));
+    return {};
+  }
+  if (!one_sided_.empty()) {
+    notices.push_back(fmt::format(
+        "only one of K and V has a stored scale, which is used for both: '{}' is the first",
+        one_sided_));
+  }
+  if (all_ones_) {
+    notices.emplace_back(
+        modelopt ? "all KV scales are 1: ModelOpt lets none fall below 1, so this is a calibrated "
+                   "value"
+                 : "all KV scales are 1, as exports without calibration write them: if K or V "
+                   "exceeds 448, it saturates; `octet eval compare` shows what that costs");
+  }
+  return std::move(scales_);
+}
+
+}  // namespace octet::model

@@ -1,0 +1,47 @@
+// The calibrated scales of a KV cache, under the names that writers gave them. For K (and V alike),
+// the first that is there holds:
+//
+//   self_attn.kv_scale            of both (AutoFP8, before July 2024)
+//   self_attn.k_proj.k_scale      ModelOpt
+//   self_attn.k_scale             compressed-tensors, AutoFP8
+//   self_attn.attn.k_scale        exports from inside an engine
+//   self_attn.k_proj.output_scale compressed-tensors, older
+//
+// One value, or one a KV head in any shape ([heads, 1, 1]). Negative values mean "not loaded", as
+// engines that write their own state leave them. Where one side is missing, the other's scale holds
+// for both: it is the larger that is there.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/binder.h"
+
+namespace octet::model {
+
+class KvScaleBinder {
+ public:
+  explicit KvScaleBinder(Binder& binder) : binder_(binder) {}
+  // The next layer's attention module, "model.layers.0.self_attn". Error for a scale that is zero,
+  // not finite, or of another count than 1 or kv_heads.
+  void bind(const std::string& attention, int64_t kv_heads);
+  // After the last layer: all scales, or none where some layer has none (a wrong scale is silent:
+  // block groups are better). Adds what a user should know.
+  KvScales finish(std::vector<std::string>& notices);
+
+ private:
+  struct Side {
+    std::string name;  // empty: none
+    std::vector<float> values;
+    explicit operator bool() const { return !name.empty(); }
+  };
+  Side find_side(const std::string& attention, char side, int64_t kv_heads);
+
+  Binder& binder_;
+  KvScales scales_;
+  int64_t layers_ = 0;
+  std::string one_sided_, not_loaded_;  // the first of each
+  bool all_ones_ = true;
+};
+
+}  // namespace octet::model

@@ -1,0 +1,139 @@
+// The names of KV scales, in their order, and what is said where they are odd.
+#include "model/kv_scales.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "unit/model/tiny_checkpoint.h"
+
+namespace octet::model {
+namespace {
+
+using test::fault_of;
+using test::HostBackend;
+using test::kLlama;
+using test::load;
+using test::TempDir;
+using test::Tiny;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// The scales of both layers under these names ("self_attn.k_scale" and so on).
+struct Scales {
+  std::map<std::string, std::vector<float>> values;
+  bool modelopt = false;
+};
+
+struct Loaded {
+  std::vector<std::vector<float>> k, v;  // by layer
+  std::vector<std::string> notices;
+};
+
+Tiny tiny_with(Scales& scales, int layers) {
+  Tiny tiny(kLlama, "fp8_tensor_static");
+  if (scales.modelopt) {
+    tiny.config["quantization_config"] = {
+        {"quant_method", "modelopt"}, {"quant_algo", "FP8"}, {"ignore", {"lm_head"}}};
+  }
+  for (int layer = 0; layer < layers; ++layer) {
+    for (auto& [name, values] : scales.values) {
+      const auto count = static_cast<int64_t>(values.size());
+      tiny.tensors[fmt::format("model.layers.{}.{}", layer, name)] =
+          Tensor(values.data(), DType::f32, count == 1 ? Shape{} : Shape{count, 1, 1});
+    }
+  }
+  return tiny;
+}
+
+Loaded loaded(Scales scales, int layers = 2) {
+  const TempDir dir;
+  tiny_with(scales, layers).write(dir);
+  HostBackend backend;
+  const auto model = load(dir, backend);
+  Loaded result{.notices = model->notices()};
+  const auto copy = [](const std::vector<Tensor>& tensors) {
+    std::vector<std::vector<float>> all;
+    for (const Tensor& t : tensors) all.emplace_back(t.as<float>(), t.as<float>() + t.count());
+    return all;
+  };
+  result.k = copy(model->kv_scales().k);
+  result.v = copy(model->kv_scales().v);
+  return result;
+}
+
+TEST(KvScales, EveryNameInItsOrder) {
+  // Each name with its rank: the first that is there holds.
+  const std::vector<std::pair<std::string, std::string>> names = {
+      {"self_attn.kv_scale", "self_attn.kv_scale"},
+      {"self_attn.k_proj.k_scale", "self_attn.v_proj.v_scale"},
+      {"self_attn.k_scale", "self_attn.v_scale"},
+      {"self_attn.attn.k_scale", "self_attn.attn.v_scale"},
+      {"self_attn.k_proj.output_scale", "self_attn.v_proj.output_scale"}};
+  for (size_t first = 0; first < names.size(); ++first) {
+    Scales scales;
+    for (size_t i = first; i < names.size(); ++i) {
+      scales.values[names[i].first] = {0.25f + static_cast<float>(i)};
+      scales.values[names[i].second] = {i == 0 ? 0.25f : 0.5f + static_cast<float>(i)};
+    }
+    SCOPED_TRACE(names[first].first);
+    const Loaded got = loaded(scales);
+    const float k = 0.25f + static_cast<float>(first), v = first == 0 ? k : k + 0.25f;
+    ASSERT_EQ(got.k.size(), 2u);
+    EXPECT_THAT(got.k[1], ElementsAre(k, k));  // one a KV head
+    EXPECT_THAT(got.v[1], ElementsAre(v, v));
+    EXPECT_THAT(got.notices, Not(Contains(HasSubstr("KV scale"))));
+  }
+}
+
+TEST(KvScales, OneAHeadInAnyShape) {
+  const Loaded got =
+      loaded({.values = {{"self_attn.k_scale", {0.5f, 0.25f}}, {"self_attn.v_scale", {2, 3}}}});
+  EXPECT_THAT(got.k[0], ElementsAre(0.5f, 0.25f));
+  EXPECT_THAT(got.v[0], ElementsAre(2.0f, 3.0f));
+  Scales three{.values = {{"self_attn.k_scale", {1, 2, 3}}}};
+  EXPECT_THAT(fault_of(tiny_with(three, 2)), AllOf(HasSubstr("k_scale'"), HasSubstr("3, 1, 1")));
+}
+
+TEST(KvScales, AMissingSideTakesTheOther) {
+  Loaded got = loaded({.values = {{"self_attn.k_scale", {0.5f}}}});
+  EXPECT_THAT(got.v[0], ElementsAre(0.5f, 0.5f));
+  EXPECT_THAT(got.notices, Contains(AllOf(HasSubstr("only one of K and V"), HasSubstr("k_scale"))));
+  // A negative value says "not loaded": that side is missing, or an older name holds.
+  got = loaded({.values = {{"self_attn.k_scale", {0.5f}}, {"self_attn.v_scale", {-1}}}});
+  EXPECT_THAT(got.v[0], ElementsAre(0.5f, 0.5f));
+  EXPECT_THAT(got.notices, Contains(AllOf(HasSubstr("not loaded"), HasSubstr("v_scale"))));
+  got = loaded({.values = {{"self_attn.k_scale", {0.5f}},
+                           {"self_attn.v_scale", {-1}},
+                           {"self_attn.v_proj.output_scale", {0.125f}}}});
+  EXPECT_THAT(got.v[0], ElementsAre(0.125f, 0.125f));
+}
+
+TEST(KvScales, SomeLayersOnlyAreNone) {
+  const Loaded got = loaded({.values = {{"self_attn.k_scale", {0.5f}}}}, 1);
+  EXPECT_TRUE(got.k.empty() && got.v.empty());
+  EXPECT_THAT(got.notices, Contains(HasSubstr("1 of 2 layers")));
+}
+
+TEST(KvScales, AllOnesAreToldByWhoWroteThem) {
+  const std::map<std::string, std::vector<float>> ones = {{"self_attn.k_scale", {1}},
+                                                          {"self_attn.v_scale", {1}}};
+  EXPECT_THAT(loaded({.values = ones}).notices, Contains(HasSubstr("without calibration")));
+  EXPECT_THAT(loaded({.values = ones, .modelopt = true}).notices,
+              Contains(HasSubstr("ModelOpt lets none fall below 1")));
+}
+
+TEST(KvScales, NumbersThatNoCacheCanHave) {
+  for (const float bad :
+       {0.0f, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    Scales scales{.values = {{"self_attn.k_scale", {bad}}, {"self_attn.v_scale", {1}}}};
+    EXPECT_THAT(fault_of(tiny_with(scales, 2)),
+                AllOf(HasSubstr("scale of the KV cache"), HasSubstr("self_attn.k_scale'")));
+  }
+}
+
+}  // namespace
+}  // namespace octet::model
