@@ -1,8 +1,9 @@
 // octet inspect MODEL: what a checkpoint holds, which precision each linear gets and why, and
-// whether a weight or scale is broken.
+// whether a weight, a scale or the way in which it was quantized is.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 
 #include "base/log.h"
@@ -13,7 +14,8 @@
 #include "cli/verbs.h"
 #include "model/binder.h"
 #include "model/config_rope.h"
-#include "offline/scan.h"
+#include "offline/diagnose.h"
+#include "offline/twin.h"
 #include "ops/null_backend.h"
 
 namespace octet::cli {
@@ -22,13 +24,7 @@ namespace {
 struct InspectOptions {
   ModelOptions model;
   bool all = false, scan = true;
-  std::string json;
-};
-
-struct TensorFact {
-  std::string name;
-  Tensor tensor;
-  std::optional<offline::TensorScan> scan;
+  std::string twin, json;
 };
 
 struct PolicyFact {
@@ -39,19 +35,21 @@ struct PolicyFact {
 };
 
 struct Facts {
-  std::vector<TensorFact> tensors;
+  std::vector<offline::ScannedTensor> tensors;
   std::vector<PolicyFact> policy;
-  std::vector<std::string> notices, faults;
+  std::vector<std::string> notices;
+  std::vector<offline::Finding> findings;
+  std::vector<offline::TwinError> twin;
   int64_t parameters = 0;
   double bytes_per_token = 0;
 };
 
 // Without a backend that computes: names, shapes and precisions are checked as for a run.
-void read_policy(const OpenModel& open, Facts& facts) {
-  ops::NullBackend nowhere;
+std::unique_ptr<model::Model> read_policy(const OpenModel& open, ops::Backend& nowhere,
+                                          Facts& facts) {
   model::LoadOptions options{
       .compute = model::Compute::bf16, .max_positions = 1, .read_weights = false};
-  const auto model = model::load_model(open.config(), open.shared_source(), nowhere, options);
+  auto model = model::load_model(open.config(), open.shared_source(), nowhere, options);
   facts.notices = model->notices();
   facts.parameters = model->parameters();
   facts.bytes_per_token = model->bytes_per_token();
@@ -63,10 +61,15 @@ void read_policy(const OpenModel& open, Facts& facts) {
          linear.quant ? to_string(linear.quant.format) : std::string(name_of(linear.plain.type)),
          resolve(policy, linear.role, linear.name)});
   }
+  return model;
 }
 
-bool is_scale(std::string_view name) {
-  return name.ends_with("_scale") || name.ends_with("_scale_inv");
+// Exponents that compressed-tensors stores as plain bytes.
+Tensor as_scanned(const std::string& name, const Tensor& tensor) {
+  const bool exponents = tensor.type == DType::u8 && offline::is_scale(name);
+  Tensor seen = tensor;
+  if (exponents) seen.type = DType::e8m0;
+  return seen;
 }
 
 void read_tensors(const OpenModel& open, bool with_scan, Facts& facts) {
@@ -77,22 +80,51 @@ void read_tensors(const OpenModel& open, bool with_scan, Facts& facts) {
   }
   if (!with_scan) return;
   Progress progress("scan", bytes, Progress::Unit::bytes);
-  for (TensorFact& fact : facts.tensors) {
-    fact.scan = offline::scan(open.source().read(fact.name, fact.tensor));
+  for (offline::ScannedTensor& fact : facts.tensors) {
+    fact.scan = offline::scan(as_scanned(fact.name, open.source().read(fact.name, fact.tensor)));
     open.source().release(fact.name);
     progress.advance(fact.tensor.bytes());
-    if (fact.scan->nan + fact.scan->inf > 0) {
-      facts.faults.push_back(
-          fmt::format("{}: {} NaN, {} infinite", fact.name, fact.scan->nan, fact.scan->inf));
-    }
-    if (!is_scale(fact.name)) continue;
-    if (fact.scan->least < model::kLeastScale) {
-      facts.faults.push_back(fmt::format("{}: a scale of {}", fact.name, fact.scan->least));
-    }
-    if (fact.scan->most > model::kMostScale) {
-      facts.faults.push_back(fmt::format("{}: a scale of {}", fact.name, fact.scan->most));
-    }
   }
+}
+
+// What tokenizer_config.json says that the model was made for; its largest numbers mean "unknown".
+std::optional<int64_t> tokenizer_max_length(const std::string& model) {
+  const std::filesystem::path path = std::filesystem::path(model) / "tokenizer_config.json";
+  if (!std::filesystem::is_regular_file(path)) return std::nullopt;
+  const Json json = parse_json_file(path);
+  if (!json.is_object() || !json.contains("model_max_length")) return std::nullopt;
+  const Json& length = json["model_max_length"];
+  if (!length.is_number() || length.get<double>() > 1e9 || length.get<double>() < 1) {
+    return std::nullopt;
+  }
+  return static_cast<int64_t>(length.get<double>());
+}
+
+// The weights once more, where they can be read, against those that they were made from.
+void read_twin(const OpenModel& open, const std::string& path, Facts& facts) {
+  const auto backend = open_backend({});
+  const auto model = model::load_model(open.config(), open.shared_source(), *backend,
+                                       {.compute = model::Compute::bf16, .max_positions = 1});
+  facts.twin = offline::compare_with_twin(*model, *model::open_weights(path));
+  const double most = offline::most_error(open.config());
+  for (const offline::TwinError& error : facts.twin) {
+    if (error.relative_rms <= most) continue;
+    facts.findings.push_back(
+        {offline::Severity::wrong, "twin", error.module,
+         fmt::format("differs from the 16-bit weight by {:.1f} % (its size is {:.3f} times that "
+                     "one's)",
+                     100.0 * error.relative_rms, error.norm_ratio),
+         "check that the two checkpoints belong together; if they do, this one was written "
+         "wrongly: "
+         "quantize again"});
+  }
+}
+
+std::string twin_lines(const Facts& facts) {
+  if (facts.twin.empty()) return "";
+  const auto worst = std::ranges::max_element(facts.twin, {}, &offline::TwinError::relative_rms);
+  return fmt::format("\n{} quantized weights against the 16-bit twin: at most {:.3g} % off, {}\n",
+                     facts.twin.size(), 100.0 * worst->relative_rms, worst->module);
 }
 
 std::string tensor_lines(const Facts& facts, bool all) {
@@ -102,7 +134,7 @@ std::string tensor_lines(const Facts& facts, bool all) {
     bool scanned = false;
   };
   OrderedGroups<std::string, Group> groups;
-  for (const TensorFact& fact : facts.tensors) {
+  for (const offline::ScannedTensor& fact : facts.tensors) {
     const std::string name = all ? fact.name : folded(fact.name);
     Group& group = groups[fmt::format("{:<9} {:<16} {}", name_of(fact.tensor.type),
                                       to_string(fact.tensor.shape), printable(name))];
@@ -147,6 +179,16 @@ std::string policy_lines(const Facts& facts, bool all) {
   return text;
 }
 
+std::string finding_lines(const Facts& facts) {
+  std::string text;
+  for (const offline::Finding& finding : facts.findings) {
+    text += fmt::format(
+        "{}: {}{}{}\n        {}\n", finding.severity == offline::Severity::wrong ? "BROKEN" : "odd",
+        printable(finding.where), finding.where.empty() ? "" : ": ", finding.what, finding.fix);
+  }
+  return text;
+}
+
 // "RoPE yarn x 4, base 1e+06; a window of 4096 tokens in 14 of 28 layers".
 std::string positions(const model::ModelConfig& config) {
   std::string text = fmt::format("RoPE {}", name_of(config.rope.kind));
@@ -161,6 +203,12 @@ std::string positions(const model::ModelConfig& config) {
   return text;
 }
 
+bool is_wrong(const Facts& facts) {
+  return std::ranges::any_of(facts.findings, [](const offline::Finding& finding) {
+    return finding.severity == offline::Severity::wrong;
+  });
+}
+
 std::string summary(const OpenModel& open, const Facts& facts) {
   const model::ModelConfig& c = open.config();
   return fmt::format(
@@ -173,7 +221,7 @@ std::string summary(const OpenModel& open, const Facts& facts) {
 
 OrderedJson json_of(const OpenModel& open, const Facts& facts) {
   OrderedJson tensors = OrderedJson::array(), policy = OrderedJson::array();
-  for (const TensorFact& fact : facts.tensors) {
+  for (const offline::ScannedTensor& fact : facts.tensors) {
     OrderedJson shape = OrderedJson::array();
     for (int axis = 0; axis < fact.tensor.shape.rank; ++axis) {
       shape.push_back(fact.tensor.shape[axis]);
@@ -200,13 +248,28 @@ OrderedJson json_of(const OpenModel& open, const Facts& facts) {
                       {"reason", fact.row.reason},
                       {"origin", fact.row.origin}});
   }
+  OrderedJson twin = OrderedJson::array();
+  for (const offline::TwinError& error : facts.twin) {
+    twin.push_back({{"module", error.module},
+                    {"relative_rms", error.relative_rms},
+                    {"norm_ratio", error.norm_ratio}});
+  }
+  OrderedJson findings = OrderedJson::array();
+  for (const offline::Finding& finding : facts.findings) {
+    findings.push_back({{"severity", name_of(finding.severity)},
+                        {"check", finding.check},
+                        {"where", finding.where},
+                        {"what", finding.what},
+                        {"fix", finding.fix}});
+  }
   return {{"architecture", open.config().architecture},
           {"positions", positions(open.config())},
           {"parameters", facts.parameters},
           {"bytes_per_token", facts.bytes_per_token},
           {"compute", name_of(open.load_options().compute)},
           {"notices", facts.notices},
-          {"faults", facts.faults},
+          {"findings", std::move(findings)},
+          {"twin", std::move(twin)},
           {"tensors", std::move(tensors)},
           {"policy", std::move(policy)}};
 }
@@ -221,6 +284,9 @@ int run_inspect(Args args) {
                    "model directory, a .gguf file, or a config with --random-weights");
   table.add("--all", &o.all, "one line for each tensor, not for each kind");
   table.add("--scan", &o.scan, "read every value, to find NaN, infinities and saturated codes");
+  table.add("--twin", &o.twin,
+            "the 16-bit checkpoint that this one was made from: compare every quantized weight",
+            {.metavar = "DIR"});
   add_model_rows(table, o.model);
   table.group("Output");
   add_json_row(table, &o.json);
@@ -232,19 +298,22 @@ int run_inspect(Args args) {
   o.scan = o.scan && !o.model.random_weights;  // whose values say nothing
   const OpenModel open(o.model);
   Facts facts;
-  read_policy(open, facts);
+  ops::NullBackend nowhere;
+  const auto model = read_policy(open, nowhere, facts);
   read_tensors(open, o.scan, facts);
+  facts.findings =
+      offline::diagnose(open.config(), *model, facts.tensors, tokenizer_max_length(o.model.path));
+  if (!o.twin.empty()) read_twin(open, o.twin, facts);
   if (prints_text(o.json)) {
     print(summary(open, facts) + tensor_lines(facts, o.all) + policy_lines(facts, o.all));
     if (!facts.notices.empty()) print("\n");
     for (const std::string& notice : facts.notices)
       print(fmt::format("notice: {}\n", printable(notice)));
-    for (const std::string& fault : facts.faults)
-      print(fmt::format("BROKEN: {}\n", printable(fault)));
-    if (o.scan && facts.faults.empty()) print("\nno NaN, no infinity, no scale out of range\n");
+    print(twin_lines(facts) + finding_lines(facts));
+    if (o.scan && !is_wrong(facts)) print("\nno NaN, no infinity, no scale out of range\n");
   }
   write_json(o.json, json_of(open, facts));
-  return facts.faults.empty() ? 0 : 1;
+  return is_wrong(facts) ? 1 : 0;
 }
 
 }  // namespace octet::cli

@@ -1,0 +1,59 @@
+// What may be wrong with a quantized checkpoint beyond what the loader refuses: each finding says
+// what was seen, where, and what to do about it.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/config.h"
+#include "model/model.h"
+#include "offline/scan.h"
+
+namespace octet::offline {
+
+struct ScannedTensor {
+  std::string name;
+  Tensor tensor;
+  std::optional<TensorScan> scan;  // absent: not read
+};
+
+enum class Severity : uint8_t {
+  note,   // costs quality or speed, or is odd
+  wrong,  // what is served would be wrong
+};
+std::string_view name_of(Severity severity);
+
+struct Finding {
+  Severity severity = Severity::note;
+  std::string_view check;  // "ignore_list", "scales", ...: one word a kind, for programs
+  std::string where;       // a tensor or module, the first of several
+  std::string what, fix;   // one sentence each
+};
+
+// "X.weight_scale", "X.input_scale", "self_attn.k_scale" and the like.
+bool is_scale(std::string_view name);
+
+// check         severity  when
+// nonfinite     wrong     NaN or infinities in any tensor
+// scale_range   wrong     a scale of weights, inputs or the KV cache below FP32's normal numbers,
+//                         or so large that 448 times it is infinite
+// scale_ones    note      every weight scale is 1: a cast, not a quantization
+// saturated     note      more than 1 in 1000 codes of a weight are the largest, beyond those that
+//                         every cell has: its scales were too small
+// ignore_list   wrong     a router in 8 bits: small errors change which experts are chosen
+//               note      the head in 8 bits: its error goes straight into the logits
+// input_scale   wrong     a calibrated input scale that no activation fits: its range ends below
+//                         10^-3 or above 10^6
+//               note      linears that share an input have unlike input scales
+// fused_scales  note      q, k, v or gate, up with one scale each that are 8 or more times apart:
+//                         engines that fuse them to the largest lose up to that factor
+// context       note      the tokenizer's model_max_length is less than max_position_embeddings
+// `max_length` is the tokenizer's, if it says one.
+std::vector<Finding> diagnose(const model::ModelConfig& config, const model::Model& model,
+                              std::span<const ScannedTensor> tensors,
+                              std::optional<int64_t> max_length);
+
+}  // namespace octet::offline
