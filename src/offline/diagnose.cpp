@@ -42,9 +42,10 @@ bool is_scale(std::string_view name) {
 namespace {
 
 // Linears that read the same input, and that some engines run as one.
-constexpr std::array<std::array<std::string_view, 3>, 2> kFused = {{
+constexpr std::array<std::array<std::string_view, 3>, 3> kFused = {{
     {"q_proj", "k_proj", "v_proj"},
     {"gate_proj", "up_proj", ""},
+    {"w1", "w3", ""},
 }};
 
 class Diagnosis {

@@ -64,7 +64,7 @@ std::vector<TwinError> compare_with_twin(const model::Model& model,
   for (const model::LinearUse& use : model.linears()) {
     const ops::Linear& linear = *use.linear;
     // Packed weights may have been expanded.
-    const bool packed = quant && quant->packing && !linear.quant;
+    const bool packed = quant && quant->packing && is_quantizable(linear.role);
     if (linear.quant || packed) errors.push_back(error_of(linear, twin_of(linear, twin)));
   }
   return errors;

@@ -89,8 +89,9 @@ TEST(StoredKvScales, AreInertWhereTheCacheIsNotE4m3) {
   }
 }
 
-// A scale that is applied twice, or on one side only, or not in decoding, moves the logits by far
-// more than E4M3 does.
+// With stored scales the logits are as far from those of an FP32 cache as with scales that the
+// blocks choose. A scale that is applied twice, or on one side only, or not in decoding, moves them
+// by far more: 0.06 for 1 divides the scores by 16.
 TEST(StoredKvScales, AreAppliedOnceOnEveryPath) {
   const Scaled scaled(0.06f, 0.25f);
   for (const char* kernels : {"exact", "auto", "portable"}) {
@@ -98,9 +99,9 @@ TEST(StoredKvScales, AreAppliedOnceOnEveryPath) {
       SCOPED_TRACE(std::string(kernels) + (fp8 ? " fp8" : ""));
       const Logits high = run(kFolder, kernels, model::KvType::fp32, false);
       const Logits low = run(scaled.path(), kernels, model::KvType::fp8_e4m3, fp8);
-      const double limit = fp8 ? 0.10 : 0.05;
-      EXPECT_LT(relative(low.prefill, high.prefill), limit);
-      EXPECT_LT(relative(low.decode, high.decode), limit);
+      const Logits chosen = run(kFolder, kernels, model::KvType::fp8_e4m3, fp8);
+      EXPECT_LT(relative(low.prefill, high.prefill), 1.5 * relative(chosen.prefill, high.prefill));
+      EXPECT_LT(relative(low.decode, high.decode), 1.5 * relative(chosen.decode, high.decode));
       EXPECT_GT(relative(low.decode, high.decode), 1e-4);  // the cache is FP8 indeed
     }
   }

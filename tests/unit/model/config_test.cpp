@@ -195,9 +195,9 @@ TEST(Config, ErrorsNameFileKeyValueAndWhatIsAccepted) {
   EXPECT_THAT(fault_of(llama(), "num_attention_heads", 6), HasSubstr("$.head_dim"));
   EXPECT_THAT(fault_of(llama(), "head_dim", 15), HasSubstr("even"));
   EXPECT_THAT(fault_of(llama(), "torch_dtype", "float8_e4m3fn"), HasSubstr("bfloat16"));
-  EXPECT_THAT(fault_of(llama(), "quantization_config", {{"quant_method", "gptq"}}),
+  EXPECT_THAT(fault_of(llama(), "quantization_config", {{"quant_method", "bitnet"}}),
               AllOf(HasSubstr("config.json, quantization_config, $.quant_method"),
-                    HasSubstr("gptq"), HasSubstr("compressed-tensors")));
+                    HasSubstr("bitnet"), HasSubstr("compressed-tensors")));
   EXPECT_THAT(fault_of(deepseek_v3(), "attention_bias", true), HasSubstr("$.attention_bias"));
   EXPECT_THAT(fault_of(deepseek_v3(), "qk_rope_head_dim", 7), HasSubstr("even"));
   EXPECT_THAT(error_of([] { parse_config("[]", "config.json"); }), HasSubstr("not a JSON object"));
