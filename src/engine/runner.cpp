@@ -151,7 +151,7 @@ void Runner::prepare() {
   const std::vector<int32_t> token{0}, block{0};
   const SequenceTokens part{.tokens = token, .blocks = block, .logits = Wanted::last};
   const ops::SampleRow greedy{};
-  for (const StepBucket& bucket : usual_buckets(limits_)) {
+  for (const StepBucket& bucket : usual_buckets(limits_, max_logprobs_)) {
     for (int time = 0; time < 2; ++time) {
       enqueue(slots_[next_slot_], {&part, 1}, {&greedy, 1}, bucket, 0);
       backend_.wait(in_flight_.front()->point);

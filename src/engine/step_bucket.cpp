@@ -31,23 +31,22 @@ StepBucket bucket_of(int64_t rows, int64_t context, int32_t top, const StepLimit
   };
   return {.rows = std::min(rows_bucket(rows), most_rows),
           .max_context = std::min(next_power(std::max<int64_t>(context, 1024)), most_context),
-          .top = top == 0 ? 0 : std::min(static_cast<int32_t>(next_power(top)), most_top)};
+          .top = top == 0 ? 0 : most_top};
 }
 
-std::vector<StepBucket> usual_buckets(const StepLimits& limits) {
+std::vector<StepBucket> usual_buckets(const StepLimits& limits, int32_t most_top) {
   const int64_t most_context = limits.blocks_per_sequence * limits.block_tokens;
   const int64_t most_rows = std::min({limits.rows, limits.sequences, limits.logits_rows});
   std::vector<StepBucket> buckets;
-  for (int64_t context = 1;;) {
-    for (int64_t rows = 1;;) {
-      if (buckets.size() == kMostUsualBuckets) return buckets;
-      buckets.push_back(bucket_of(rows, context, 0, limits, 0));
-      rows = buckets.back().rows + 1;
-      if (rows > most_rows) break;
+  for (int64_t context = 1; context <= most_context; context = buckets.back().max_context + 1) {
+    for (int32_t top = 0; top <= most_top; top += std::max(most_top, 1)) {
+      for (int64_t rows = 1; rows <= most_rows; rows = buckets.back().rows + 1) {
+        if (buckets.size() == kMostUsualBuckets) return buckets;
+        buckets.push_back(bucket_of(rows, context, top, limits, most_top));
+      }
     }
-    context = buckets.back().max_context + 1;
-    if (context > most_context) return buckets;
   }
+  return buckets;
 }
 
 }  // namespace octet::engine

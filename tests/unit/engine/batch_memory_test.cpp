@@ -112,7 +112,7 @@ TEST(StepBucket, RowsAndContextsAreRoundedUp) {
   EXPECT_EQ(bucket_of(1, 1, 0, limits, 20).max_context, 1024);
   EXPECT_EQ(bucket_of(1, 1025, 0, limits, 20).max_context, 2048);
   EXPECT_EQ(bucket_of(1, 4097, 0, limits, 20).max_context, 4800);  // what sequences can hold
-  EXPECT_EQ(bucket_of(1, 1, 3, limits, 20).top, 4);
+  EXPECT_EQ(bucket_of(1, 1, 3, limits, 20).top, 20);
   EXPECT_EQ(bucket_of(1, 1, 17, limits, 20).top, 20);
 }
 

@@ -103,19 +103,22 @@ TEST(UsualBuckets, AreThoseThatStepsAskFor) {
                           .blocks_per_sequence = 200,
                           .logits_rows = 11,
                           .block_tokens = 16};
-  const std::vector<StepBucket> usual = usual_buckets(limits);
+  const std::vector<StepBucket> usual = usual_buckets(limits, 5);
   for (int64_t rows = 1; rows <= 11; ++rows) {
     for (const int64_t context : {1, 1024, 1025, 3200}) {
-      EXPECT_THAT(usual, testing::Contains(bucket_of(rows, context, 0, limits, 0)));
+      for (const int32_t top : {0, 1, 5}) {
+        EXPECT_THAT(usual, testing::Contains(bucket_of(rows, context, top, limits, 5)));
+      }
     }
   }
-  EXPECT_EQ(usual.size(), 5U * 3);  // 1, 2, 4, 8, 11 rows; 1024, 2048, 3200 tokens
-  StepLimits large{.rows = 4096,
-                   .sequences = 4096,
-                   .blocks_per_sequence = 8192,
-                   .logits_rows = 4096,
-                   .block_tokens = 16};
-  EXPECT_EQ(usual_buckets(large).size(), kMostUsualBuckets);
+  EXPECT_EQ(usual.size(), 5U * 3 * 2);  // 1, 2, 4, 8, 11 rows; 1024, 2048, 3200 tokens
+  EXPECT_EQ(usual_buckets(limits, 0).size(), 5U * 3);
+  const StepLimits large{.rows = 4096,
+                         .sequences = 4096,
+                         .blocks_per_sequence = 8192,
+                         .logits_rows = 4096,
+                         .block_tokens = 16};
+  EXPECT_EQ(usual_buckets(large, 20).size(), kMostUsualBuckets);
 }
 
 TEST(Replay, PreparesItsStepsBeforeTheFirstRequest) {
@@ -126,8 +129,8 @@ TEST(Replay, PreparesItsStepsBeforeTheFirstRequest) {
     Engine engine(*rig.model, backend,
                   {.max_model_len = 64, .max_num_seqs = 8, .max_num_batched_tokens = 8});
     prepared = backend.keys();
-    EXPECT_EQ(prepared, 4U);  // 1, 2, 4, 8 rows
-    EXPECT_EQ(backend.replayed(), 8);
+    EXPECT_EQ(prepared, 8U);  // 1, 2, 4, 8 rows, without and with log-probabilities
+    EXPECT_EQ(backend.replayed(), 16);
     Collector collector;
     EXPECT_TRUE(engine.submit(greedy({3, 4, 5}, 9), collector.sink()).accepted());
     EXPECT_EQ(drain(collector).tokens.size(), 9U);
