@@ -42,7 +42,7 @@ int64_t read_window_size(const JsonView& config, const ModelConfig& model) {
 
 void require_all(const JsonView& config, const std::vector<bool>& sliding, bool wanted) {
   if (std::ranges::all_of(sliding, [&](bool one) { return one == wanted; })) return;
-  config.refuse("layer_types", "the layers of this architecture are all alike, by sliding_window",
+  config.refuse("layer_types", "layer_types and sliding_window say different things",
                 fmt::format("{} for every layer", wanted ? kSliding : kFull));
 }
 
@@ -119,6 +119,7 @@ void read_window_if_used(const JsonView& config, ModelConfig& model) {
 void read_window_by_layer(const JsonView& config, ModelConfig& model) {
   if (!uses_window(config, model)) return;
   std::vector<bool> sliding = read_layer_types(config, model.layers);
+  if (!config.has("sliding_window")) require_all(config, sliding, false);
   const int64_t window = read_window_size(config, model);
   if (window == 0) return;
   if (sliding.empty()) {

@@ -55,7 +55,7 @@ TEST(Families, Mistral) {
   json["sliding_window"] = 128;
   EXPECT_EQ(fault_of(json, "layer_types", {"sliding_attention", "sliding_attention"}), "no error");
   EXPECT_THAT(fault_of(json, "layer_types", {"sliding_attention", "full_attention"}),
-              HasSubstr("all alike"));
+              HasSubstr("different things"));
 }
 
 TEST(Families, Mixtral) {
@@ -104,9 +104,12 @@ TEST(Families, WindowsByLayer) {
     json["layer_types"] = {"sliding_attention", "full_attention", "full_attention",
                            "sliding_attention"};
     EXPECT_THAT(windows_of(json), ElementsAre(128, 0, 0, 128));
-    json["sliding_window"] = nullptr;
-    EXPECT_THAT(windows_of(json), ElementsAre(0, 0, 0, 0));
-    json["sliding_window"] = 128;
+    // Layers that slide, and no window to slide in.
+    EXPECT_THAT(fault_of(json, "sliding_window", nullptr), HasSubstr("$.layer_types"));
+    Json none = json;
+    none["sliding_window"] = nullptr;
+    none.erase("layer_types");
+    EXPECT_THAT(windows_of(none), ElementsAre(0, 0, 0, 0));
 
     // HF would take 4096 and 28.
     EXPECT_THAT(fault_without(json, "sliding_window"), HasSubstr("no window is given"));
