@@ -53,6 +53,7 @@ class PipelineReader {
   // {"Regex": ...} or {"String": ...}.
   static Regex read_pattern(const JsonNode& pattern);
   static SplitBehavior read_behavior(const JsonNode& behavior);
+  static std::string read_insertion(const JsonNode& node);
   void add_split(const JsonNode& node);
   void add_metaspace(const JsonNode& node);
   void add_decoder_step(const JsonNode& node);
@@ -73,6 +74,13 @@ Regex PipelineReader::read_pattern(const JsonNode& pattern) {
   }
   return expression ? Regex::compile(expression->string(), expression->place())
                     : Regex::literal(literal->string(), literal->place());
+}
+
+// What is put into every text, maybe everywhere: long ones would only serve to fill memory.
+std::string PipelineReader::read_insertion(const JsonNode& node) {
+  constexpr size_t most = 16;
+  if (node.string().size() > most) node.fail("text to put in is too long", "at most 16 bytes");
+  return std::string(node.string());
 }
 
 SplitBehavior PipelineReader::read_behavior(const JsonNode& behavior) {
@@ -99,10 +107,10 @@ void PipelineReader::add_normalizer(const JsonNode& root) {
       spec_.normalizer.push_back({.kind = Rewrite::nfc});
     } else if (type == "Prepend") {
       spec_.normalizer.push_back(
-          {.kind = Rewrite::prepend, .text = std::string(node.at("prepend").string())});
+          {.kind = Rewrite::prepend, .text = read_insertion(node.at("prepend"))});
     } else if (type == "Replace") {
       spec_.normalizer.push_back({.kind = Rewrite::replace,
-                                  .text = std::string(node.at("content").string()),
+                                  .text = read_insertion(node.at("content")),
                                   .pattern = read_pattern(node.at("pattern"))});
     } else {
       node.at("type").fail("unsupported normalizer", kAcceptedNormalizers);

@@ -313,6 +313,14 @@ TEST(TokenizerErrors, CoverEveryPartOfTheFile) {
   EXPECT_THAT(with("/decoder", {{"type", "WordPiece"}}), HasSubstr("unsupported decoder"));
   EXPECT_THAT(with("/decoder", {{"type", "Metaspace"}}), HasSubstr("ByteLevel in both"));
   EXPECT_THAT(with("/decoder", nullptr), HasSubstr("decoder"));
+  EXPECT_THAT(with("/decoder", {{"type", "Strip"}, {"content", " "}, {"start", 2}, {"stop", 0}}),
+              HasSubstr("unsupported Strip"));
+  EXPECT_THAT(with("/normalizer", {{"type", "Prepend"}, {"prepend", std::string(17, 'x')}}),
+              HasSubstr("$.normalizer.prepend"));
+  EXPECT_THAT(with("/normalizer", {{"type", "Replace"}, {"pattern", {{"String", ""}}}}),
+              HasSubstr("$.normalizer"));
+  EXPECT_THAT(with("/pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "_"}}),
+              HasSubstr("$.pre_tokenizer.replacement"));
   EXPECT_THAT(with("/post_processor", {{"type", "BertProcessing"}}), HasSubstr("post-processor"));
   EXPECT_THAT(with("/added_tokens/0/id", 97), HasSubstr("$.added_tokens[0].id"));
   EXPECT_THAT(with("/added_tokens/0/content", 1), HasSubstr("a string"));
