@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -115,6 +117,9 @@ double Metadata::number(std::string_view key) const {
   const Value& value = at(key);
   const auto number = number_at(value.type, value.bytes.data());
   if (!number) refuse(key, "a value has the wrong type", describe(value), "a float");
+  if (!std::isfinite(*number)) {
+    refuse(key, "a value is not finite", fmt::format("{}", *number), "a finite number");
+  }
   return *number;
 }
 

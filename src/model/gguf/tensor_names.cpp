@@ -12,6 +12,8 @@
 namespace octet::model::gguf {
 namespace {
 
+constexpr int64_t kMostExperts = int64_t{1} << 16;
+
 enum class Change : uint8_t { none, permute_q, permute_k };
 
 struct Rule {
@@ -118,6 +120,10 @@ class Namer {
       return;
     }
     const int64_t experts = info.dims[2], rows = info.dims[1];
+    if (experts > kMostExperts) {
+      refuse(info, "too many experts in a tensor", fmt::format("{}", experts),
+             fmt::format("at most {}", kMostExperts));
+    }
     for (int64_t e = 0; e < experts; ++e) {
       put({.name = fmt::format("{}{}{}{}{}", prefix, rule.hf.substr(0, hole), e,
                                rule.hf.substr(hole + 2), suffix),
@@ -145,6 +151,14 @@ class Namer {
     named_.push_back(std::move(tensor));
   }
 
+  [[noreturn]] void refuse(const TensorInfo& info, std::string what, std::string value,
+                           std::string accepted) const {
+    throw Error({.what = std::move(what),
+                 .where = fmt::format("{}, tensor '{}'", file_.metadata.file(), info.name),
+                 .value = std::move(value),
+                 .accepted = std::move(accepted)});
+  }
+
   static bool is_number(std::string_view text) {
     return !text.empty() && text.size() <= 6 && text.find_first_not_of("0123456789") == text.npos &&
            (text == "0" || text[0] != '0');
@@ -158,11 +172,14 @@ class Namer {
     const std::vector<int64_t> counts = file_.metadata.integers(key);
     const int64_t heads = counts.empty() ? 0 : counts.front();
     const int64_t rows = info.dims.size() == 1 ? info.dims[0] : rows_of(info);
+    if (info.dims.size() == 1 && !info.type->plain) {
+      refuse(info, "a bias is stored in blocks, which its rows would tear",
+             std::string(info.type->name), "F32, F16 or BF16");
+    }
     if (heads > 0 && rows % heads == 0 && rows / heads % 2 == 0) return heads;
-    throw Error({.what = "the heads do not divide the rows of a tensor into even parts",
-                 .where = fmt::format("{}, tensor '{}'", file_.metadata.file(), info.name),
-                 .value = fmt::format("{} rows for {} heads", rows, heads),
-                 .accepted = fmt::format("a multiple of twice the {} of key '{}'", heads, key)});
+    refuse(info, "the heads do not divide the rows of a tensor into even parts",
+           fmt::format("{} rows for {} heads", rows, heads),
+           fmt::format("a multiple of twice the {} of key '{}'", heads, key));
   }
 
   const File& file_;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
+#include <unordered_map>
 
 #include "base/json.h"
 #include "model/gguf/hf_files.h"
@@ -14,6 +16,7 @@ namespace {
 enum TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5 };
 
 constexpr int64_t kMostTokens = int64_t{1} << 22;
+constexpr size_t kLongestMerged = 256;  // bytes of a token that is put together of others
 
 constexpr const char* kLlama3 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
@@ -147,8 +150,7 @@ OrderedJson template_json(const Vocabulary& vocabulary, std::optional<int64_t> b
           {"special_tokens", std::move(specials)}};
 }
 
-OrderedJson byte_bpe_json(const Metadata& meta, const Vocabulary& vocabulary,
-                          const PreTokenizerRow& pre) {
+OrderedJson bpe_json(const Vocabulary& vocabulary, OrderedJson merges) {
   OrderedJson vocab = OrderedJson::object();
   // Filled as the sequence that an ordered object is: a look-up for each key would be quadratic.
   auto& entries = vocab.get_ref<OrderedJson::object_t&>();
@@ -157,6 +159,20 @@ OrderedJson byte_bpe_json(const Metadata& meta, const Vocabulary& vocabulary,
     if (vocabulary.types[id] == kUnused) continue;
     entries.push_back({std::string(vocabulary.tokens[id]), OrderedJson(id)});
   }
+  return {{"type", "BPE"},
+          {"dropout", nullptr},
+          {"unk_token", nullptr},
+          {"continuing_subword_prefix", nullptr},
+          {"end_of_word_suffix", nullptr},
+          {"fuse_unk", false},
+          {"byte_fallback", false},
+          {"ignore_merges", false},
+          {"vocab", std::move(vocab)},
+          {"merges", std::move(merges)}};
+}
+
+void add_byte_level(const Metadata& meta, const Vocabulary& vocabulary, const PreTokenizerRow& pre,
+                    OrderedJson& tokenizer) {
   OrderedJson merges = OrderedJson::array();
   for (const std::string_view merge : meta.strings("tokenizer.ggml.merges")) {
     const size_t space = merge.find(' ', 1);
@@ -166,16 +182,88 @@ OrderedJson byte_bpe_json(const Metadata& meta, const Vocabulary& vocabulary,
     }
     merges.push_back({merge.substr(0, space), merge.substr(space + 1)});
   }
-  return {{"type", "BPE"},
-          {"dropout", nullptr},
-          {"unk_token", nullptr},
-          {"continuing_subword_prefix", nullptr},
-          {"end_of_word_suffix", nullptr},
-          {"fuse_unk", false},
-          {"byte_fallback", false},
-          {"ignore_merges", pre.llama3},
-          {"vocab", std::move(vocab)},
-          {"merges", std::move(merges)}};
+  tokenizer["pre_tokenizer"] = pre_tokenizer_json(pre);
+  tokenizer["decoder"] = byte_level(true);
+  tokenizer["model"] = bpe_json(vocabulary, std::move(merges));
+  tokenizer["model"]["ignore_merges"] = pre.llama3;
+}
+
+// The byte offsets at which characters of a token begin, but the first.
+std::vector<size_t> inner_characters(std::string_view token) {
+  std::vector<size_t> starts;
+  for (size_t i = 1; i < token.size(); ++i) {
+    if ((static_cast<unsigned char>(token[i]) & 0xC0) != 0x80) starts.push_back(i);
+  }
+  return starts;
+}
+
+// SentencePiece has scores where BPE has merges: of two neighbours that together are a token, those
+// with the best score become one. The same as a list: all ways to put a token together, by its
+// score (transformers, convert_slow_tokenizer.py, generate_merges).
+OrderedJson merges_of_scores(const Metadata& meta, const Vocabulary& vocabulary) {
+  constexpr const char* key = "tokenizer.ggml.scores";
+  const std::vector<float> scores = meta.numbers(key);
+  if (scores.size() != vocabulary.tokens.size()) {
+    meta.refuse(key, "the tokens and their scores do not belong together",
+                fmt::format("{} scores", scores.size()),
+                fmt::format("{}, one a token", vocabulary.tokens.size()));
+  }
+  std::unordered_map<std::string_view, size_t> ids;
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) ids.emplace(vocabulary.tokens[id], id);
+  struct Way {
+    std::string_view left, right;
+    size_t id, left_id, right_id;
+    ptrdiff_t left_length, right_length;  // in characters
+    float score;
+    auto order() const {
+      return std::tuple(-score, -left_length, -right_length, id, left_id, right_id);
+    }
+  };
+  std::vector<Way> ways;
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    const std::string_view token = vocabulary.tokens[id];
+    if (vocabulary.types[id] != kNormal || token.size() > kLongestMerged) continue;
+    const std::vector<size_t> cuts = inner_characters(token);
+    for (size_t i = 0; i < cuts.size(); ++i) {
+      const auto left = ids.find(token.substr(0, cuts[i])), right = ids.find(token.substr(cuts[i]));
+      if (left == ids.end() || right == ids.end()) continue;
+      const auto length = static_cast<ptrdiff_t>(i) + 1;
+      ways.push_back({left->first, right->first, id, left->second, right->second, length,
+                      std::ssize(cuts) + 1 - length, scores[id]});
+    }
+  }
+  std::ranges::sort(ways, {}, &Way::order);
+  OrderedJson merges = OrderedJson::array();
+  for (const Way& way : ways) merges.push_back({way.left, way.right});
+  return merges;
+}
+
+// Llama 2's kind: blanks are "▁", unknown characters are spelled in bytes.
+void add_sentence_piece(const Metadata& meta, const Vocabulary& vocabulary,
+                        OrderedJson& tokenizer) {
+  const bool prefix = meta.flag("tokenizer.ggml.add_space_prefix", true);
+  const OrderedJson replace = {
+      {"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}};
+  OrderedJson normalizers = OrderedJson::array();
+  if (prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", "\u2581"}});
+  normalizers.push_back(replace);
+  tokenizer["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::move(normalizers)}};
+  OrderedJson decoders = {
+      {{"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}},
+      {{"type", "ByteFallback"}},
+      {{"type", "Fuse"}}};
+  if (prefix) {
+    decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  }
+  tokenizer["decoder"] = {{"type", "Sequence"}, {"decoders", std::move(decoders)}};
+  OrderedJson model = bpe_json(vocabulary, merges_of_scores(meta, vocabulary));
+  const auto unknown = std::ranges::find(vocabulary.types, int64_t{kUnknown});
+  if (unknown != vocabulary.types.end()) {
+    model["unk_token"] = vocabulary.tokens[static_cast<size_t>(unknown - vocabulary.types.begin())];
+  }
+  model["fuse_unk"] = true;
+  model["byte_fallback"] = true;
+  tokenizer["model"] = std::move(model);
 }
 
 OrderedJson config_json_of(const Metadata& meta, const Vocabulary& vocabulary, bool add_bos,
@@ -203,24 +291,27 @@ std::map<std::string, std::string> tokenizer_files(const Metadata& meta) {
   constexpr const char* model_key = "tokenizer.ggml.model";
   if (!meta.has(model_key)) return {};
   const std::string model = meta.text(model_key);
-  if (model != "gpt2") {
+  if (model != "gpt2" && model != "llama") {
     meta.refuse(model_key, "a kind of tokenizer that Octet does not read from GGUF", model,
-                "gpt2 (byte-level BPE)", "use the model's safetensors and its tokenizer.json");
+                "gpt2 (byte-level BPE), llama (SentencePiece)",
+                "use the model's safetensors and its tokenizer.json");
   }
-  const PreTokenizerRow& pre = pre_tokenizer_of(meta);
+  const PreTokenizerRow* pre = model == "gpt2" ? &pre_tokenizer_of(meta) : nullptr;
   const Vocabulary vocabulary = read_vocabulary(meta);
   const auto bos = token_id(meta, "bos", vocabulary), eos = token_id(meta, "eos", vocabulary);
-  const bool add_bos = meta.flag("tokenizer.ggml.add_bos_token", pre.llama3) && bos;
+  const bool bos_by_default = !pre || pre->llama3;  // llama.cpp's rule where the file is silent
+  const bool add_bos = meta.flag("tokenizer.ggml.add_bos_token", bos_by_default) && bos;
   const bool add_eos = meta.flag("tokenizer.ggml.add_eos_token", false) && eos;
-  OrderedJson tokenizer = {{"version", "1.0"},
-                           {"truncation", nullptr},
-                           {"padding", nullptr},
-                           {"added_tokens", added_tokens(vocabulary)},
-                           {"normalizer", nullptr},
-                           {"pre_tokenizer", pre_tokenizer_json(pre)},
-                           {"post_processor", nullptr},
-                           {"decoder", byte_level(true)},
-                           {"model", byte_bpe_json(meta, vocabulary, pre)}};
+  OrderedJson tokenizer = {{"version", "1.0"},          {"truncation", nullptr},
+                           {"padding", nullptr},        {"added_tokens", added_tokens(vocabulary)},
+                           {"normalizer", nullptr},     {"pre_tokenizer", nullptr},
+                           {"post_processor", nullptr}, {"decoder", nullptr},
+                           {"model", nullptr}};
+  if (pre) {
+    add_byte_level(meta, vocabulary, *pre, tokenizer);
+  } else {
+    add_sentence_piece(meta, vocabulary, tokenizer);
+  }
   if (add_bos || add_eos) {
     tokenizer["post_processor"] =
         template_json(vocabulary, add_bos ? bos : std::nullopt, add_eos ? eos : std::nullopt);

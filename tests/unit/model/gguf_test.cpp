@@ -81,6 +81,8 @@ TEST(Gguf, GettersNameFileAndKey) {
   EXPECT_THAT(error_of([&] { meta.integer("a.f32", 0, 6); }), HasSubstr("wrong type"));
   EXPECT_THAT(error_of([&] { meta.strings("a.i32s"); }), HasSubstr("an array of 2 i32"));
   EXPECT_THAT(error_of([&] { meta.flag("a.u32", true); }), HasSubstr("wrong type"));
+  const std::string broken = GgufWriter().f32("k", std::nanf("")).file();
+  EXPECT_THAT(error_of([&] { parse(broken).metadata.number("k"); }), HasSubstr("not finite"));
 }
 
 // A file that ends anywhere is an Error that names it, never more and never less.
@@ -371,6 +373,27 @@ TEST(Gguf, WhatOctetCannotRunIsRefusedByName) {
   EXPECT_THAT(fault(small()), HasSubstr("llama."));
   EXPECT_THAT(fault(small().add("split.count", 2, raw(uint16_t{3}))),
               AllOf(HasSubstr("several GGUF files"), HasSubstr("--merge")));
+}
+
+TEST(Gguf, TensorsThatCannotBePutBackAreRefused) {
+  const TempDir dir;
+  const auto fault = [&](const std::string& name, const std::vector<uint64_t>& dims, uint32_t type,
+                         size_t bytes, uint32_t heads) {
+    const std::string path = dir.file("m.gguf", GgufWriter()
+                                                    .text("general.architecture", "llama")
+                                                    .u32("llama.attention.head_count", heads)
+                                                    .tensor(name, dims, type, std::string(bytes, 0))
+                                                    .file())
+                                 .string();
+    return error_of([&] { const GgufCheckpoint source(path); });
+  };
+  EXPECT_EQ(fault("blk.0.attn_q.weight", {4, 8}, 0, 128, 2), "no error");
+  EXPECT_THAT(fault("blk.0.attn_q.weight", {4, 6}, 0, 96, 2), HasSubstr("6 rows for 2 heads"));
+  EXPECT_THAT(fault("blk.0.attn_k.weight", {4, 8}, 0, 128, 3), HasSubstr("attn_k"));
+  EXPECT_THAT(fault("blk.0.attn_q.weight", {4, 8}, 0, 128, 0), HasSubstr("heads"));
+  EXPECT_THAT(fault("blk.0.attn_q.bias", {32}, 8, 34, 2), HasSubstr("Q8_0"));
+  EXPECT_THAT(fault("blk.0.ffn_up_exps.weight", {1, 1, 70000}, 0, 280000, 2),
+              HasSubstr("too many experts"));
 }
 
 // Stacked experts become one tensor each.
