@@ -24,6 +24,26 @@ std::vector<std::string> scheme_names() {
   return names;
 }
 
+std::vector<std::string> quantization_names() {
+  std::vector<std::string> names = scheme_names();
+  names.insert(names.begin() + 1, "fp8");
+  return names;
+}
+
+// --quantization is another name for --scheme.
+ModelOptions with_one_scheme(ModelOptions options) {
+  if (options.quantization.empty()) return options;
+  const std::string named = options.quantization == "fp8" ? "fp8_channel" : options.quantization;
+  if (!options.scheme.empty() && options.scheme != named) {
+    throw Error({.what = "--scheme and --quantization ask for different formats",
+                 .where = "--quantization",
+                 .value = fmt::format("{} with --scheme {}", options.quantization, options.scheme),
+                 .fix = "leave one of the two out"});
+  }
+  options.scheme = named;
+  return options;
+}
+
 // The configuration. Random weights for FP8 arithmetic are made in FP8, not made and then
 // quantized.
 model::ModelConfig config_of(const ModelOptions& options) {
@@ -201,6 +221,8 @@ void add_model_rows(OptionTable& table, ModelOptions& options, const std::string
   table.add(flag("scheme"), &options.scheme,
             "how --compute fp8 quantizes a 16-bit checkpoint at load; naming one implies fp8",
             {.choices = scheme_names()});
+  table.add(flag("quantization"), &options.quantization,
+            "the same by vLLM's name; fp8 is fp8_channel", {.choices = quantization_names()});
   table.add(flag("policy"), &options.policy, "precisions of single roles or modules (JSON)",
             {.metavar = "FILE"});
   table.add(flag("attention"), &options.attention,
@@ -253,10 +275,10 @@ std::unique_ptr<ops::Backend> open_backend(const BackendOptions& options) {
 }
 
 OpenModel::OpenModel(const ModelOptions& options)
-    : options_(options),
-      config_(config_of(options)),
-      random_(make_random(options, config_)),
-      load_(load_options_of(options, config_)),
+    : options_(with_one_scheme(options)),
+      config_(config_of(options_)),
+      random_(make_random(options_, config_)),
+      load_(load_options_of(options_, config_)),
       kv_type_(model::parse_kv_type(options.kv_cache_dtype)) {
   source_ = random_ ? random_ : open_checkpoint(options);
   if (options.max_model_len > config_.max_positions) {

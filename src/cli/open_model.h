@@ -32,9 +32,10 @@ struct ModelOptions {
   int64_t seed = 0;  // of random weights
   // Nothing is computed: random weights may share their memory, so that any shape fits.
   bool shape_alone = false;
-  std::string compute;  // "" = what the checkpoint suggests
-  std::string scheme;   // "" = fp8_channel, if it is needed
-  std::string policy;   // a file
+  std::string compute;       // "" = what the checkpoint suggests
+  std::string scheme;        // "" = fp8_channel, if it is needed
+  std::string quantization;  // the same by vLLM's name
+  std::string policy;        // a file
   std::string attention = "auto";
   std::string kv_cache_dtype = "auto";
   std::string kv_scale = "auto";
