@@ -34,8 +34,9 @@ void add_text_rows(OptionTable& table, EvalOptions& o) {
   table.add("--text", &o.text, "the text to score", {.metavar = "FILE", .required = true});
   table.add("--convention", &o.convention,
             "windows: windows of --window tokens, BOS included (512); single: one pass; chunks: "
-            "long windows (2048)",
-            {.choices = {"windows", "single", "chunks"}});
+            "long windows (2048); halves: the second half of each window of 512 is scored, as "
+            "llama.cpp does",
+            {.choices = {"windows", "single", "chunks", "halves"}});
   table.add("--window", &o.window, "tokens of a window, BOS included", {.least = 2});
   table.add("--max-tokens", &o.max_tokens, "score the first N tokens of the text; 0 is all",
             {.least = 0});
@@ -54,9 +55,9 @@ Cut cut_text(const EvalOptions& o, const OpenModel& open) {
   }
   const auto convention = offline::parse_convention(o.convention);
   const int64_t window = o.window.value_or(offline::default_window(convention));
-  // The model's BOS, whether or not its tokenizer puts one before every text.
-  const std::optional<int32_t> bos =
-      open.config().bos ? open.config().bos : open.tokenizer().bos_id();
+  // The model's BOS, whether or not its tokenizer puts one before every text; llama.cpp asks.
+  std::optional<int32_t> bos = open.config().bos ? open.config().bos : open.tokenizer().bos_id();
+  if (convention == offline::Convention::halves && !open.tokenizer().adds_bos()) bos.reset();
   if (bos) open.require_known({&*bos, 1}, "the begin-of-text token");
   return {offline::cut(ids, bos, convention, window, open.max_model_len()),
           offline::describe(convention, window, bos.has_value())};

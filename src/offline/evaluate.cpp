@@ -115,10 +115,13 @@ class LayerErrors {
   int64_t tokens_ = 0;
 };
 
-// The next token at each row of a chunk, or nothing for the piece's last.
+// The next token at each row of a chunk, or nothing where it is not scored or there is none.
 struct Targets {
   const Piece& piece;
-  bool has(int64_t position) const { return position < piece.scored(); }
+  bool has(int64_t position) const {
+    return position + 1 >= piece.context &&
+           position + 1 < static_cast<int64_t>(piece.tokens.size());
+  }
   int32_t at(int64_t position) const { return piece.tokens[static_cast<size_t>(position) + 1]; }
 };
 
@@ -168,7 +171,8 @@ Perplexity perplexity(const Subject& subject, std::span<const Piece> pieces,
     session.reset();
     const Targets targets{piece};
     session.extend(0, piece.tokens, engine::Wanted::all, [&](int64_t first, const Tensor& logits) {
-      for (int64_t i = 0; i < logits.rows() && targets.has(first + i); ++i) {
+      for (int64_t i = 0; i < logits.rows(); ++i) {
+        if (!targets.has(first + i)) continue;
         require_finite(row_of(logits, i), "model", name, first + i);
         row.read(row_of(logits, i));
         result.nll -= row.log_probability(static_cast<size_t>(targets.at(first + i)));
@@ -222,7 +226,8 @@ Comparison compare(const Subject& candidate, const Subject& baseline, std::span<
       });
       runs.extend(0, chunk, engine::Wanted::all, [&](int64_t first, const Tensor& logits) {
         const Tensor base(kept.data(), DType::f32, logits.shape);
-        for (int64_t i = 0; i < logits.rows() && targets.has(first + i); ++i) {
+        for (int64_t i = 0; i < logits.rows(); ++i) {
+          if (!targets.has(first + i)) continue;
           const auto next = static_cast<size_t>(targets.at(first + i));
           require_finite(row_of(base, i), "baseline", name, first + i);
           require_finite(row_of(logits, i), "model", name, first + i);

@@ -43,6 +43,20 @@ TEST(TextWindows, OnePassTakesAll) {
   EXPECT_EQ(scored_tokens(pieces), 5);
 }
 
+TEST(TextWindows, HalvesAreWholeWindowsWhoseSecondHalfIsScored) {
+  auto pieces = cut(counting(11), std::nullopt, Convention::halves, 4, 100);
+  ASSERT_EQ(pieces.size(), 2u);  // three tokens are no window
+  EXPECT_THAT(pieces[1].tokens, ElementsAre(104, 105, 106, 107));
+  EXPECT_EQ(pieces[0].context, 3);
+  EXPECT_EQ(scored_tokens(pieces), 2);
+  pieces = cut(counting(11), 1, Convention::halves, 4, 100);
+  ASSERT_EQ(pieces.size(), 3u);  // BOS before the text makes them twelve
+  EXPECT_THAT(pieces[0].tokens, ElementsAre(1, 100, 101, 102));
+  EXPECT_THAT(pieces[1].tokens, ElementsAre(1, 104, 105, 106));  // in the place of 103
+  // 255 of 512, as llama.cpp counts.
+  EXPECT_EQ(cut(counting(512), std::nullopt, Convention::halves, 512, 512)[0].scored(), 255);
+}
+
 TEST(TextWindows, ErrorsNameTheFlag) {
   const auto where = [](auto run) -> std::string {
     try {
@@ -56,11 +70,13 @@ TEST(TextWindows, ErrorsNameTheFlag) {
   EXPECT_EQ(where([] { cut(counting(1), std::nullopt, Convention::single, 0, 9); }), "--text");
   EXPECT_EQ(where([] { cut(counting(9), 1, Convention::single, 0, 9); }), "--text");
   EXPECT_EQ(where([] { cut(counting(50), 1, Convention::windows, 40, 39); }), "--window");
+  EXPECT_EQ(where([] { cut(counting(3), 1, Convention::halves, 5, 100); }), "--text");
   EXPECT_EQ(where([] { parse_convention("window"); }), "--convention");
 }
 
 TEST(TextWindows, NamesParseBack) {
-  for (const auto convention : {Convention::windows, Convention::single, Convention::chunks}) {
+  for (const auto convention :
+       {Convention::windows, Convention::single, Convention::chunks, Convention::halves}) {
     EXPECT_EQ(parse_convention(name_of(convention)), convention);
   }
   EXPECT_THAT(describe(Convention::chunks, 2048, true), HasSubstr("2047 tokens"));
