@@ -15,6 +15,7 @@ int run_generate(Args args);
 int run_chat(Args args);
 int run_quantize(Args args);
 int run_convert(Args args);
+int run_pull(Args args);
 int run_eval(Args args);
 int run_inspect(Args args);
 int run_kernels(Args args);
