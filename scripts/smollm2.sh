@@ -54,10 +54,4 @@ fi
 [ $answer = yes ] || exit 0
 question='What is gravity? Answer in one sentence.'
 echo "> $question"
-exec "$octet" generate build/models/smollm2-fp8 --max-tokens 64 --temperature 0 \
-  --prompt "<|im_start|>system
-You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>
-<|im_start|>user
-$question<|im_end|>
-<|im_start|>assistant
-"
+echo "$question" | "$octet" chat build/models/smollm2-fp8 --max-tokens 64 --temperature 0
