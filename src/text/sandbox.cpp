@@ -109,7 +109,7 @@ constexpr bool has_sanitizer() {
       kind = Sandbox::Result::too_long;
       text = {};
     }
-    std::memcpy(page + 1, text.data(), text.size());
+    text.copy(reinterpret_cast<char*>(page + 1), text.size());
     page->bytes = text.size();
     page->kind = kind;
     _exit(0);
