@@ -3,12 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <optional>
+#include <functional>
 
-#include "base/progress.h"
 #include "cli/output.h"
-#include "cli/signals.h"
 #include "cli/verbs.h"
+#include "cli/watched_work.h"
 
 namespace octet::cli {
 
@@ -33,17 +32,9 @@ int run_convert(Args args) {
     return 0;
   }
   o.shard_bytes = static_cast<int64_t>(max_shard_gb * 1e9);
-  const HeldSignals signals;  // what is half written must go before we do
-  std::optional<Progress> bar;
-  int64_t shown = 0;
-  const offline::ConvertReport report =
-      offline::convert_checkpoint(o, [&](int64_t done, int64_t total) {
-        if (!bar) bar.emplace("convert", total, Progress::Unit::bytes);
-        bar->advance(done - shown);
-        shown = done;
-        signals.check();
-      });
-  bar.reset();
+  WatchedWork work("convert");
+  const offline::ConvertReport report = offline::convert_checkpoint(o, std::ref(work));
+  work.end();
   if (prints_text(json)) {
     print(fmt::format("{} -> {}\n  {} tensors; {} -> {}\n", o.source, o.out, report.tensors,
                       show_bytes(static_cast<double>(report.bytes_before)),

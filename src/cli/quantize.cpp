@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "base/log.h"
-#include "base/progress.h"
 #include "cli/output.h"
-#include "cli/signals.h"
 #include "cli/verbs.h"
+#include "cli/watched_work.h"
 #include "numerics/scheme.h"
 
 namespace octet::cli {
@@ -132,17 +132,9 @@ int run_quantize(Args args) {
                                    .allow_nonfinite = o.allow_nonfinite,
                                    .shard_bytes = static_cast<int64_t>(o.max_shard_gb * 1e9)};
   if (!o.policy.empty()) options.policy = read_policy_file(o.policy);
-  const HeldSignals signals;  // what is half written must go before we do
-  std::optional<Progress> bar;
-  int64_t shown = 0;
-  const offline::QuantizeReport report =
-      offline::quantize_checkpoint(options, [&](int64_t done, int64_t total) {
-        if (!bar) bar.emplace("quantize", total, Progress::Unit::bytes);
-        bar->advance(done - shown);
-        shown = done;
-        signals.check();
-      });
-  bar.reset();
+  WatchedWork work("quantize");
+  const offline::QuantizeReport report = offline::quantize_checkpoint(options, std::ref(work));
+  work.end();
   for (const std::string& notice : report.notices) log::info("{}", notice);
   warn_of_broken(report);
   if (prints_text(o.json)) print_report(report, o);

@@ -11,13 +11,7 @@
 namespace octet::conformance {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 // Bits must be equal: no share of any budget, or an infinite one.
-double same(bool equal) {
-  return equal ? 0.0 : kInfinity;
-}
-
 constexpr int64_t kShapes[][2] = {{1, 72}, {7, 130}, {3, 576}, {2, 1}, {65, 256}};
 
 const std::vector<QuantFormat> kFormats = {

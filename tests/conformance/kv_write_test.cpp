@@ -8,10 +8,6 @@
 namespace octet::conformance {
 namespace {
 
-double same(bool equal) {
-  return equal ? 0.0 : std::numeric_limits<double>::infinity();
-}
-
 // One plane of a GQA cache after all positions were written: kv_layout.h, in the plainest form.
 struct Gqa {
   Plane plane;

@@ -9,10 +9,6 @@
 namespace octet::conformance {
 namespace {
 
-double same(bool equal) {
-  return equal ? 0.0 : std::numeric_limits<double>::infinity();
-}
-
 struct Case {
   int64_t m, k;
   std::vector<int64_t> outputs;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 #include <span>
@@ -77,6 +78,11 @@ double worst(const Floats& got, const Doubles& want, BudgetOf budget) {
     share = std::max(share, share_of_budget(got[i], want[i], budget(i)));
   }
   return share;
+}
+
+// The share of a result that has no budget: it is equal, or beyond every limit.
+inline double same(bool equal) {
+  return equal ? 0.0 : std::numeric_limits<double>::infinity();
 }
 
 // What rounding a result to `type` adds to its budget.

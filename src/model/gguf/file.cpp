@@ -10,6 +10,27 @@
 #include "base/error.h"
 
 namespace octet::model::gguf {
+
+size_t least_bytes(ValueType type) {
+  switch (type) {
+    case ValueType::u8:
+    case ValueType::i8:
+    case ValueType::boolean:
+      return 1;
+    case ValueType::u16:
+    case ValueType::i16:
+      return 2;
+    case ValueType::u32:
+    case ValueType::i32:
+    case ValueType::f32:
+      return 4;
+    case ValueType::array:
+      return 12;  // type and count
+    default:
+      return 8;
+  }
+}
+
 namespace {
 
 constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
@@ -114,26 +135,6 @@ ValueType read_type(Cursor& in) {
   const auto type = in.take<uint32_t>("a type");
   if (type <= static_cast<uint32_t>(ValueType::f64)) return static_cast<ValueType>(type);
   in.fail("unknown type of a value", fmt::format("{}", type), "0 to 12");
-}
-
-size_t least_bytes(ValueType type) {
-  switch (type) {
-    case ValueType::u8:
-    case ValueType::i8:
-    case ValueType::boolean:
-      return 1;
-    case ValueType::u16:
-    case ValueType::i16:
-      return 2;
-    case ValueType::u32:
-    case ValueType::i32:
-    case ValueType::f32:
-      return 4;
-    case ValueType::array:
-      return 12;  // type and count
-    default:
-      return 8;
-  }
 }
 
 void skip_value(Cursor& in, ValueType type, int depth);

@@ -30,6 +30,9 @@ enum class ValueType : uint32_t {
   f64
 };
 
+// Bytes of a value of this type in the file; of strings and arrays, those of the empty one.
+size_t least_bytes(ValueType type);
+
 // A value as it is encoded: a view of the file's bytes, which were checked.
 struct Value {
   ValueType type = ValueType::u8;

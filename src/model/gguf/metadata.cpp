@@ -19,24 +19,6 @@ T read(const std::byte* p) {
   return value;
 }
 
-size_t width(ValueType type) {
-  switch (type) {
-    case ValueType::u8:
-    case ValueType::i8:
-    case ValueType::boolean:
-      return 1;
-    case ValueType::u16:
-    case ValueType::i16:
-      return 2;
-    case ValueType::u32:
-    case ValueType::i32:
-    case ValueType::f32:
-      return 4;
-    default:
-      return 8;
-  }
-}
-
 // An integer of any type; one above int64's range becomes the largest, which no range accepts.
 std::optional<int64_t> integer_at(ValueType type, const std::byte* p) {
   switch (type) {
@@ -169,7 +151,7 @@ std::vector<int64_t> Metadata::integers(std::string_view key) const {
   const ValueType type = value.type == ValueType::array ? value.element : value.type;
   std::vector<int64_t> numbers;
   for (uint64_t i = 0; i < value.count; ++i) {
-    const auto number = integer_at(type, value.bytes.data() + i * width(type));
+    const auto number = integer_at(type, value.bytes.data() + i * least_bytes(type));
     if (!number) refuse(key, "a value has the wrong type", describe(value), "integers");
     numbers.push_back(*number);
   }

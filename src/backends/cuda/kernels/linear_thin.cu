@@ -27,7 +27,7 @@ int round_up(int64_t value, int64_t step) {
 }
 
 // Whether the lanes of a block hold what becomes x: rows that are not long, which its warps share
-// evenly.
+// evenly. They fit as halves, too.
 bool holds(int64_t m, int64_t k) {
   constexpr int64_t warps = thin_warps(kThinHalvesRows);
   return m > 0 && m <= kThinHalvesRows && warps % m == 0 &&
@@ -347,7 +347,7 @@ bool takes_norm(const KernelContext& context, const Tensor& residual, const Tens
     return t.type == DType::bf16 && t.rows() == m && t.cols() == w.in && t.contiguous() &&
            rows_aligned(t, 16);
   };
-  return w.in % 16 == 0 && holds(m, w.in) && fits_as_halves(m, w.in) && plain_rows(residual) &&
+  return w.in % 16 == 0 && holds(m, w.in) && plain_rows(residual) &&
          (!delta || plain_rows(delta)) && norm.weight.count() == w.in && norm.weight.contiguous() &&
          rows_aligned(norm.weight, 16) && norm.weight.type == DType::f32 &&
          outs.size() == ws.size();
