@@ -372,7 +372,7 @@ class Bench {
         const std::vector<ops::SampleRow> hows(static_cast<size_t>(rows), how);
         const Tensor how_rows =
             put(DType::u8, {rows, static_cast<int64_t>(sizeof(ops::SampleRow))}, hows);
-        measure(name, rows, 0, 0, [&](int) { backend_.sample(logits, how_rows, out); });
+        measure(name, rows, 0, 0, [&](int) { backend_.sample(logits, how_rows, {}, out); });
       }
     }
   }

@@ -21,6 +21,7 @@
 
 #include "base/queue.h"
 #include "engine/capacity.h"
+#include "engine/constraint.h"
 #include "engine/runner.h"
 #include "sched/scheduler.h"
 
@@ -49,17 +50,28 @@ struct GenRequest {
   std::vector<int32_t> stop_ids;
   bool ignore_eos = false;
   Sampling sampling;
-  std::string salt;  // prefixes are shared only between equal salts
+  std::string salt;                 // prefixes are shared only between equal salts
+  int32_t priority = 0;             // lower = earlier, under the policy `priority`
+  std::optional<double> timeout_s;  // from submit() on; then it ends as Finish::timeout
+  int32_t prompt_logprobs = -1;     // best tokens to report for each prompt token; -1 = none
+  std::shared_ptr<TokenConstraint> constraint;  // this request's own
+};
+
+// Seconds of the life of a request: waiting, until the first token, until the last one.
+struct Timing {
+  double queue_s = 0, prefill_s = 0, decode_s = 0, total_s = 0;
 };
 
 // What a request's sink receives. Exactly one event carries `finish` or `fault`, the last: also
 // when the engine fails or is stopped, in whatever phase the request is.
 struct TokenEvent {
+  std::vector<SampledToken> prompt;  // tokens 1.. of the prompt, scored; before any output token
   std::vector<SampledToken> tokens;
   std::optional<sched::Finish> finish;
   std::optional<int32_t> stop_token;  // that ended it; counted in usage, its text is not shown
   int32_t prompt_tokens = 0, output_tokens = 0, cached_tokens = 0;
   std::string fault;  // the engine failed; the stream ends here
+  Timing timing;      // of the last event
 };
 // Called on the engine thread: takes the event away, does not wait for anything, does not throw.
 using EventSink = std::function<void(TokenEvent)>;

@@ -133,7 +133,7 @@ void Runner::enqueue(InFlight& slot, std::span<const SequenceTokens> parts,
     }
     const Tensor logits = model_.forward({backend_, arena_, kv_, inputs.batch});
     if (logits) {
-      backend_.sample(logits, inputs.sample_rows, lay_out(results_, slot.rows, slot.top));
+      backend_.sample(logits, inputs.sample_rows, {}, lay_out(results_, slot.rows, slot.top));
     }
   });
   if (slot.rows > 0) {

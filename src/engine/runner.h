@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "engine/batch_memory.h"
@@ -23,6 +24,12 @@ struct Sampling {
   float min_p = 0.0f;
   uint64_t seed = 0;
   int32_t logprobs = -1;  // best tokens to report a step; -1 = no log-probabilities at all
+  // Penalties as models-numerics F.2 defines them: repetition over prompt and output, the others
+  // over the output.
+  float repetition_penalty = 1.0f, presence_penalty = 0.0f, frequency_penalty = 0.0f;
+  std::vector<std::pair<int32_t, float>> logit_bias;  // token, what is added to its logit
+  std::vector<int32_t> allowed;                       // no other token is drawn; empty = any is
+  std::vector<std::vector<int32_t>> bad_words;        // sequences of tokens that never appear
 };
 
 struct TopToken {

@@ -156,8 +156,10 @@ class Backend {
   // logits f32 [n, vocab]; rows u8 [n, sizeof(SampleRow)], one SampleRow each. The order of filters
   // is vLLM's: temperature, min_p, top_k, top_p (models-numerics F.1). A row that holds a
   // NaN, wherever it stands, or nothing but -Inf has no token: -1, with a log-probability of NaN,
-  // rank 0, and best tokens of -1.
-  virtual void sample(const Tensor& logits, const Tensor& rows, const SampleResult& out) = 0;
+  // rank 0, and best tokens of -1. Masks come before edits, and both before the filters; a row that
+  // they leave no token has the token -1, and an otherwise finite row's log-probabilities.
+  virtual void sample(const Tensor& logits, const Tensor& rows, const LogitEdits& edits,
+                      const SampleResult& out) = 0;
 };
 
 }  // namespace octet::ops

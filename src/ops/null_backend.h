@@ -50,7 +50,7 @@ class NullBackend : public Backend {
   void moe_route(const Tensor&, const Tensor&, const RouterSpec&, const Routing&) override {}
   void moe_experts(const Activation&, const Routing&, std::span<const GatedMlp>,
                    const Tensor&) override {}
-  void sample(const Tensor&, const Tensor&, const SampleResult&) override {}
+  void sample(const Tensor&, const Tensor&, const LogitEdits&, const SampleResult&) override {}
 
  private:
   BackendInfo info_;

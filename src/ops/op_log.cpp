@@ -175,8 +175,10 @@ void OpLog::moe_experts(const Activation& x, const Routing& routing,
   logged.weight_bytes = used * (first.gate.bytes() + first.up.bytes() + first.down.bytes());
 }
 
-void OpLog::sample(const Tensor& logits, const Tensor& rows, const SampleResult& out) {
-  log("sample", size(logits) + size(rows) + size(out.tokens));
+void OpLog::sample(const Tensor& logits, const Tensor& rows, const LogitEdits& edits,
+                   const SampleResult& out) {
+  log("sample",
+      size(logits) + size(rows) + size(edits.edits) + size(edits.masks) + size(out.tokens));
 }
 
 }  // namespace octet::ops

@@ -59,7 +59,8 @@ class OpLog final : public NullBackend {
                  const Routing& out) override;
   void moe_experts(const Activation& x, const Routing& routing, std::span<const GatedMlp> experts,
                    const Tensor& out) override;
-  void sample(const Tensor& logits, const Tensor& rows, const SampleResult& out) override;
+  void sample(const Tensor& logits, const Tensor& rows, const LogitEdits& edits,
+              const SampleResult& out) override;
 
  private:
   LoggedOp& log(std::string op, int64_t activation_bytes);

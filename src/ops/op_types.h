@@ -121,11 +121,30 @@ struct SampleRow {
   float min_p = 0.0f;
   uint64_t seed = 0;     // with the position, the whole state of the random numbers
   int64_t position = 0;  // of the token that is sampled
+  int32_t forced = -1;   // not -1: this token, which is scored, not drawn
+  int32_t unused = 0;
 };
-static_assert(sizeof(SampleRow) == 32 && std::is_trivially_copyable_v<SampleRow>);
+static_assert(sizeof(SampleRow) == 40 && std::is_trivially_copyable_v<SampleRow>);
+
+// What changes one logit before a token is chosen, in this order (models-numerics F.1, F.2):
+//   x += bias;   x = x > 0 ? x / repetition : x * repetition;   x -= subtract
+struct LogitEdit {
+  int32_t row = 0, token = 0;
+  float bias = 0.0f;  // may be -inf
+  float repetition = 1.0f;
+  float subtract = 0.0f;  // frequency penalty times count, and presence penalty
+};
+static_assert(sizeof(LogitEdit) == 20 && std::is_trivially_copyable_v<LogitEdit>);
+
+// What is edited and masked in the logits of a step. Each of them may be absent.
+struct LogitEdits {
+  Tensor edits;      // u8 [m, sizeof(LogitEdit)]: ascending rows, a token at most once in each
+  Tensor masks;      // i32 [k, ceil(vocab / 32)]: bit t % 32 of word t / 32: token t is allowed
+  Tensor mask_rows;  // i32 [n]: the mask of each row of logits; -1 = all tokens are allowed
+};
 
 // What sampling writes; `top_*` may be absent. Log-probabilities are of the raw logits, before
-// temperature and filters.
+// edits, masks, temperature and filters.
 struct SampleResult {
   Tensor tokens;        // i32 [n]
   Tensor logprobs;      // f32 [n], of the sampled token

@@ -129,6 +129,8 @@ const char* to_string(Finish finish) {
       return "length";
     case Finish::cancelled:
       return "cancelled";
+    case Finish::timeout:
+      return "timeout";
     case Finish::error:
       return "error";
   }

@@ -121,10 +121,11 @@ std::string unhex(const Line& line, std::string_view text) {
 }
 
 Finish finish_reason(const Line& line, std::string_view text) {
-  for (Finish finish : {Finish::stop, Finish::length, Finish::cancelled, Finish::error}) {
+  for (Finish finish :
+       {Finish::stop, Finish::length, Finish::cancelled, Finish::timeout, Finish::error}) {
     if (text == to_string(finish)) return finish;
   }
-  bad(line, "unknown finish reason", "stop, length, cancelled, error");
+  bad(line, "unknown finish reason", "stop, length, cancelled, timeout, error");
 }
 
 Config parse_config(const Line& line) {

@@ -446,6 +446,9 @@ void Scheduler::retire(Sequence& seq, Finish reason) {
     case Finish::cancelled:
       ++counters_.finished_cancelled;
       break;
+    case Finish::timeout:
+      ++counters_.finished_timeout;
+      break;
     case Finish::error:
       ++counters_.finished_error;
       break;

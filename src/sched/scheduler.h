@@ -42,7 +42,8 @@ struct Stats {
 
   int64_t steps = 0;
   int64_t submitted = 0, refused = 0;
-  int64_t finished_stop = 0, finished_length = 0, finished_cancelled = 0, finished_error = 0;
+  int64_t finished_stop = 0, finished_length = 0, finished_cancelled = 0;
+  int64_t finished_timeout = 0, finished_error = 0;
   int64_t preemptions = 0;
   int64_t prompt_tokens = 0;        // of admitted requests
   int64_t output_tokens = 0;        // applied, including what a later finish_at() cuts off

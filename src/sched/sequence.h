@@ -22,6 +22,7 @@ enum class Finish : uint8_t {
   stop,       // a stop token was sampled, or the caller reported a stop string
   length,     // max_tokens or max_model_len was reached
   cancelled,  // the caller went away
+  timeout,    // its time was up
   error,      // the caller reported that the sequence cannot go on
 };
 const char* to_string(Finish finish);

@@ -162,6 +162,8 @@ std::string_view finish_reason(sched::Finish finish) {
       return "length";
     case sched::Finish::cancelled:
       return "abort";
+    case sched::Finish::timeout:
+      return "timeout";
     case sched::Finish::error:
       return "error";
   }

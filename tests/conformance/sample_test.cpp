@@ -34,7 +34,7 @@ Result sample(ops::Backend& backend, const Floats& logits, int64_t vocab,
   std::vector<uint8_t> bytes(rows.size() * sizeof(ops::SampleRow));
   std::memcpy(bytes.data(), rows.data(), bytes.size());
   backend.sample(rig.put(DType::f32, {n, vocab}, all),
-                 rig.put_bytes(DType::u8, {n, sizeof(ops::SampleRow)}, bytes), out);
+                 rig.put_bytes(DType::u8, {n, sizeof(ops::SampleRow)}, bytes), {}, out);
   Result result{rig.get_ints(out.tokens), rig.get_ints(out.ranks), {}, rig.get(out.logprobs), {}};
   if (top) {
     result.top_tokens = rig.get_ints(out.top_tokens);

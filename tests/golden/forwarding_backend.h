@@ -92,8 +92,9 @@ class ForwardingBackend : public ops::Backend {
                    std::span<const ops::GatedMlp> experts, const Tensor& out) override {
     inner_.moe_experts(x, routing, experts, out);
   }
-  void sample(const Tensor& logits, const Tensor& rows, const ops::SampleResult& out) override {
-    inner_.sample(logits, rows, out);
+  void sample(const Tensor& logits, const Tensor& rows, const ops::LogitEdits& edits,
+              const ops::SampleResult& out) override {
+    inner_.sample(logits, rows, edits, out);
   }
 
  private:

@@ -218,8 +218,9 @@ void CpuBackend::moe_route(const Tensor& logits, const Tensor& bias, const ops::
                            const ops::Routing& out) {
   cpu::moe_route(context_, logits, bias, spec, out);
 }
-void CpuBackend::sample(const Tensor& logits, const Tensor& rows, const ops::SampleResult& out) {
-  cpu::sample(context_, logits, rows, out);
+void CpuBackend::sample(const Tensor& logits, const Tensor& rows, const ops::LogitEdits& edits,
+                        const ops::SampleResult& out) {
+  cpu::sample(context_, logits, rows, edits, out);
 }
 
 // --- ops with a choice of kernels ---------------------------------------------------------------

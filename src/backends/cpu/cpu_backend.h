@@ -54,7 +54,8 @@ class CpuBackend final : public ops::Backend {
                  const ops::Routing& out) override;
   void moe_experts(const ops::Activation& x, const ops::Routing& routing,
                    std::span<const ops::GatedMlp> experts, const Tensor& out) override;
-  void sample(const Tensor& logits, const Tensor& rows, const ops::SampleResult& out) override;
+  void sample(const Tensor& logits, const Tensor& rows, const ops::LogitEdits& edits,
+              const ops::SampleResult& out) override;
 
   // The names of the rows that accept `desc`, in the order of the table: what can be pinned.
   std::vector<std::string> kernels_for(const ops::OpDesc& desc) const;

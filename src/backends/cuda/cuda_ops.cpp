@@ -152,8 +152,9 @@ void CudaBackend::moe_experts(const ops::Activation& x, const ops::Routing& rout
   cuda::moe_experts(context_, x, routing, expert_tables_.of(experts), out);
 }
 
-void CudaBackend::sample(const Tensor& logits, const Tensor& rows, const ops::SampleResult& out) {
-  cuda::sample(context_, logits, rows, out);
+void CudaBackend::sample(const Tensor& logits, const Tensor& rows, const ops::LogitEdits& edits,
+                         const ops::SampleResult& out) {
+  cuda::sample(context_, logits, rows, edits, out);
 }
 
 }  // namespace octet::cuda

@@ -150,7 +150,8 @@ TEST(SchedulerProperty, AnyHistoryKeepsThePromises) {
     const Stats stats = d.scheduler.stats();
     RC_ASSERT(stats.submitted == static_cast<int64_t>(d.outcomes.size()));
     RC_ASSERT(stats.submitted == stats.finished_stop + stats.finished_length +
-                                     stats.finished_cancelled + stats.finished_error);
+                                     stats.finished_cancelled + stats.finished_timeout +
+                                     stats.finished_error);
     RC_ASSERT(stats.blocks_free + stats.blocks_cached == stats.blocks_total);
     RC_CLASSIFY(stats.preemptions > 0, "preempted");
     RC_CLASSIFY(stats.prefix_hit_tokens > 0, "prefix hit");

@@ -40,7 +40,7 @@ TEST(BatchMemory, LaysPartsOutOneAfterAnother) {
   // As many columns as the longest needs; blocks beyond are left out.
   EXPECT_EQ(inputs.batch.block_table.shape, (Shape{3, 2}));
   EXPECT_THAT(ids(inputs.batch.block_table), ElementsAre(6, 1, 3, 4, 3, 4));
-  EXPECT_EQ(inputs.sample_rows.shape, (Shape{2, 32}));
+  EXPECT_EQ(inputs.sample_rows.shape, (Shape{2, int64_t{sizeof(ops::SampleRow)}}));
   EXPECT_EQ(inputs.sample_rows.as<ops::SampleRow>()[1].temperature, 0.7f);
 }
 

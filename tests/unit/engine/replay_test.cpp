@@ -45,9 +45,10 @@ class ReplayingBackend final : public golden::ForwardingBackend {
                     std::to_string(batch.sequences.size()));
     ForwardingBackend::attention(q, cache, batch, spec, out, lse);
   }
-  void sample(const Tensor& logits, const Tensor& rows, const ops::SampleResult& out) override {
+  void sample(const Tensor& logits, const Tensor& rows, const ops::LogitEdits& edits,
+              const ops::SampleResult& out) override {
     note({logits, rows, out.tokens, out.logprobs, out.ranks});
-    ForwardingBackend::sample(logits, rows, out);
+    ForwardingBackend::sample(logits, rows, edits, out);
   }
 
   int replayed() const { return replayed_; }

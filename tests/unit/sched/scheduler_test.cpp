@@ -560,7 +560,8 @@ TEST(Scheduler, TenThousandStepsInATinyPool) {
     EXPECT_GT(stats.preemptions, 100);
     EXPECT_GT(stats.prefix_hit_tokens, 100);
     EXPECT_EQ(stats.submitted, stats.finished_stop + stats.finished_length +
-                                   stats.finished_cancelled + stats.finished_error);
+                                   stats.finished_cancelled + stats.finished_timeout +
+                                   stats.finished_error);
   }
 }
 

@@ -35,6 +35,6 @@ void moe_route(const KernelContext&, const Tensor& logits, const Tensor& bias,
 
 // kernels/exact_sample.cpp
 void sample(const KernelContext&, const Tensor& logits, const Tensor& rows,
-            const ops::SampleResult& out);
+            const ops::LogitEdits& edits, const ops::SampleResult& out);
 
 }  // namespace octet::cpu

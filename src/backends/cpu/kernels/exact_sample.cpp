@@ -208,9 +208,13 @@ void sample_row(const float* logits, int64_t vocab, const ops::SampleRow& how, i
 }  // namespace
 
 void sample(const KernelContext& context, const Tensor& logits, const Tensor& rows,
-            const ops::SampleResult& out) {
+            const ops::LogitEdits& edits, const ops::SampleResult& out) {
   const int64_t n = rows.rows();
   if (n == 0) return;
+  if (edits.edits || edits.masks) {
+    unsupported("sample", "no edits of logits yet",
+                {{"edits", edits.edits}, {"masks", edits.masks}});
+  }
   if (rows.cols() != sizeof(ops::SampleRow) || logits.type != DType::f32 || logits.rows() != n ||
       out.tokens.type != DType::i32 || out.tokens.count() != n ||
       (out.logprobs && out.logprobs.count() != n) || (out.ranks && out.ranks.count() != n) ||

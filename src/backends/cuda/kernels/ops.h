@@ -59,6 +59,6 @@ void moe_experts(const KernelContext&, const ops::Activation& x, const ops::Rout
                  const ExpertTable& experts, const Tensor& out);
 
 void sample(const KernelContext&, const Tensor& logits, const Tensor& rows,
-            const ops::SampleResult& out);
+            const ops::LogitEdits& edits, const ops::SampleResult& out);
 
 }  // namespace octet::cuda

@@ -398,9 +398,13 @@ void launch_sample(const KernelContext& context, const Tensor& logits, const Ten
 }  // namespace
 
 void sample(const KernelContext& context, const Tensor& logits, const Tensor& rows,
-            const ops::SampleResult& out) {
+            const ops::LogitEdits& edits, const ops::SampleResult& out) {
   const int64_t n = rows.rows();
   if (n == 0) return;
+  if (edits.edits || edits.masks) {
+    unsupported("sample", "no edits of logits yet",
+                {{"edits", edits.edits}, {"masks", edits.masks}});
+  }
   const auto vector_of = [&](const Tensor& t, DType type) {
     return t.type == type && t.count() == n && t.contiguous();
   };

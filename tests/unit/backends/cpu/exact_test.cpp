@@ -181,7 +181,7 @@ uint64_t hash_of_a_step(int threads, const std::string& kernels) {
   std::vector<ops::SampleRow> how(
       5, {.temperature = 0.9f, .top_k = 40, .top_p = 0.9f, .seed = 3, .position = 2});
   backend.sample(tensor(logits, DType::f32, {5, 1000}),
-                 Tensor(how.data(), DType::u8, {5, sizeof(ops::SampleRow)}),
+                 Tensor(how.data(), DType::u8, {5, sizeof(ops::SampleRow)}), {},
                  {tensor(tokens, DType::i32, {5}),
                   tensor(logprobs, DType::f32, {5}),
                   tensor(ranks, DType::i32, {5}),
