@@ -157,7 +157,7 @@ class Backend {
   // is vLLM's: temperature, min_p, top_k, top_p (models-numerics F.1). A row that holds a
   // NaN, wherever it stands, or nothing but -Inf has no token: -1, with a log-probability of NaN,
   // rank 0, and best tokens of -1. Masks come before edits, and both before the filters; a row that
-  // they leave no token has the token -1, and an otherwise finite row's log-probabilities.
+  // they leave no token has the token -1, a log-probability of -Inf, rank 0, and its best tokens.
   virtual void sample(const Tensor& logits, const Tensor& rows, const LogitEdits& edits,
                       const SampleResult& out) = 0;
 };

@@ -1,9 +1,11 @@
-// From a row of logits to a token: filters in vLLM's order, then the largest probability divided by
-// an exponential random number, which samples from the distribution.
+// From a row of logits to a token: masks, edits and filters in vLLM's order, then the largest
+// probability divided by an exponential random number, which samples from the distribution.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "backends/cpu/kernels/exact_loops.h"
@@ -46,10 +48,25 @@ struct Best {
   }
 };
 
+// What is masked and edited in one row; either may be empty.
+struct RowEdits {
+  const int32_t* mask = nullptr;
+  std::span<const ops::LogitEdit> edits;
+  bool none() const { return !mask && edits.empty(); }
+};
+
+float edited(float x, const ops::LogitEdit& edit) {
+  if (edit.bias == -kInf) return -kInf;  // whatever the logit is
+  x += edit.bias;
+  x = x > 0.0f ? x / edit.repetition : x * edit.repetition;
+  return x - edit.subtract;
+}
+
 // One row of logits.
 class Row {
  public:
-  Row(const float* logits, int64_t vocab) : logits_(logits, logits + vocab) {
+  Row(const float* logits, int64_t vocab) : Row(std::vector<float>(logits, logits + vocab)) {}
+  explicit Row(std::vector<float> logits) : logits_(std::move(logits)) {
     const bool broken = std::any_of(logits_.begin(), logits_.end(), [](float l) { return l != l; });
     most_ = broken ? -kInf : *std::max_element(logits_.begin(), logits_.end());
   }
@@ -68,6 +85,27 @@ class Row {
     double sum = 0.0;
     for (const float e : exps) sum += double{e};
     return static_cast<float>(exact::log(sum));
+  }
+
+  // The row that a token is chosen from.
+  Row with(const RowEdits& changes) const {
+    std::vector<float> logits = logits_;
+    if (changes.mask) {
+      for (size_t t = 0; t < logits.size(); ++t) {
+        if (!(static_cast<uint32_t>(changes.mask[t / 32]) >> t % 32 & 1)) logits[t] = -kInf;
+      }
+    }
+    for (const ops::LogitEdit& edit : changes.edits) {
+      float& logit = logits[static_cast<size_t>(edit.token)];
+      logit = edited(logit, edit);
+    }
+    return Row(std::move(logits));
+  }
+
+  // -1 if there is none.
+  int32_t choose(const ops::SampleRow& how) const {
+    if (empty()) return -1;
+    return how.temperature < kGreedy ? greedy() : sampled(how);
   }
 
   int32_t greedy() const {
@@ -180,18 +218,22 @@ float* f32_row(const Tensor& tensor, int64_t row) {
   return reinterpret_cast<float*>(Rows(tensor)[row]);
 }
 
-void sample_row(const float* logits, int64_t vocab, const ops::SampleRow& how, int64_t i,
-                const ops::SampleResult& out) {
+void sample_row(const float* logits, int64_t vocab, const ops::SampleRow& how,
+                const RowEdits& changes, int64_t i, const ops::SampleResult& out) {
   const Row row(logits, vocab);
   const bool empty = row.empty();
   const float log_sum = empty ? kNan : row.log_sum();
-  const int32_t token = empty ? -1 : how.temperature < kGreedy ? row.greedy() : row.sampled(how);
+  const int32_t token = empty             ? -1
+                        : how.forced >= 0 ? how.forced
+                        : changes.none()  ? row.choose(how)
+                                          : row.with(changes).choose(how);
   out.tokens.as<int32_t>()[i] = token;
   if (out.logprobs) {
-    out.logprobs.as<float>()[i] =
-        empty ? kNan : row.below_max(static_cast<size_t>(token)) - log_sum;
+    out.logprobs.as<float>()[i] = empty       ? kNan
+                                  : token < 0 ? -kInf
+                                              : row.below_max(static_cast<size_t>(token)) - log_sum;
   }
-  if (out.ranks) out.ranks.as<int32_t>()[i] = empty ? 0 : row.rank(row.at(token));
+  if (out.ranks) out.ranks.as<int32_t>()[i] = token < 0 ? 0 : row.rank(row.at(token));
   if (!out.top_tokens) return;
   const int64_t k = out.top_tokens.cols();
   const std::vector<int32_t> top = empty ? std::vector<int32_t>{} : row.top(k);
@@ -205,16 +247,49 @@ void sample_row(const float* logits, int64_t vocab, const ops::SampleRow& how, i
   }
 }
 
+// The changes of row i. The edits are in ascending order of their rows.
+RowEdits edits_of(const ops::LogitEdits& all, int64_t i) {
+  RowEdits out;
+  if (all.mask_rows) {
+    const int32_t mask = all.mask_rows.as<const int32_t>()[i];
+    if (mask >= 0) out.mask = reinterpret_cast<const int32_t*>(Rows(all.masks)[mask]);
+  }
+  if (all.edits) {
+    const std::span edits(all.edits.as<const ops::LogitEdit>(),
+                          static_cast<size_t>(all.edits.rows()));
+    const auto found =
+        std::ranges::equal_range(edits, static_cast<int32_t>(i), {}, &ops::LogitEdit::row);
+    out.edits = {found.begin(), found.end()};
+  }
+  return out;
+}
+
+// Ids and rows are the caller's; a wrong one is a broken invariant, and would write elsewhere.
+bool valid(const ops::LogitEdits& all, int64_t n, int64_t vocab) {
+  if (all.edits) {
+    if (all.edits.cols() != sizeof(ops::LogitEdit) || !all.edits.contiguous()) return false;
+    const std::span edits(all.edits.as<const ops::LogitEdit>(),
+                          static_cast<size_t>(all.edits.rows()));
+    if (!std::ranges::is_sorted(edits, {}, &ops::LogitEdit::row)) return false;
+    for (const ops::LogitEdit& edit : edits) {
+      if (edit.row < 0 || edit.row >= n || edit.token < 0 || edit.token >= vocab) return false;
+    }
+  }
+  if (!all.mask_rows) return !all.masks;
+  if (all.mask_rows.type != DType::i32 || all.mask_rows.count() != n) return false;
+  for (int64_t i = 0; i < n; ++i) {
+    const int32_t mask = all.mask_rows.as<const int32_t>()[i];
+    if (mask >= 0 && (!all.masks || mask >= all.masks.rows())) return false;
+  }
+  return !all.masks || (all.masks.type == DType::i32 && all.masks.cols() == (vocab + 31) / 32);
+}
+
 }  // namespace
 
 void sample(const KernelContext& context, const Tensor& logits, const Tensor& rows,
             const ops::LogitEdits& edits, const ops::SampleResult& out) {
   const int64_t n = rows.rows();
   if (n == 0) return;
-  if (edits.edits || edits.masks) {
-    unsupported("sample", "no edits of logits yet",
-                {{"edits", edits.edits}, {"masks", edits.masks}});
-  }
   if (rows.cols() != sizeof(ops::SampleRow) || logits.type != DType::f32 || logits.rows() != n ||
       out.tokens.type != DType::i32 || out.tokens.count() != n ||
       (out.logprobs && out.logprobs.count() != n) || (out.ranks && out.ranks.count() != n) ||
@@ -223,11 +298,18 @@ void sample(const KernelContext& context, const Tensor& logits, const Tensor& ro
     unsupported("sample", "shapes or types do not fit",
                 {{"logits", logits}, {"tokens", out.tokens}, {"top_tokens", out.top_tokens}});
   }
+  const std::span hows(rows.as<const ops::SampleRow>(), static_cast<size_t>(n));
+  const bool forced_exist =
+      std::ranges::all_of(hows, [&](const auto& how) { return how.forced < logits.cols(); });
+  if (!forced_exist || !valid(edits, n, logits.cols())) {
+    unsupported("sample", "edits, masks or forced tokens do not fit the logits",
+                {{"logits", logits}, {"edits", edits.edits}, {"masks", edits.masks}});
+  }
   const Rows logit_rows(logits);
   context.threads.parallel_for(n, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       sample_row(reinterpret_cast<const float*>(logit_rows[i]), logits.cols(),
-                 rows.as<const ops::SampleRow>()[i], i, out);
+                 hows[static_cast<size_t>(i)], edits_of(edits, i), i, out);
     }
   });
 }
