@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
+#include <utility>
 
 #include "base/log.h"
+#include "cli/calibration.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
 #include "cli/watched_work.h"
@@ -17,6 +20,9 @@ namespace {
 
 struct QuantizeFlags {
   std::string source, out, scheme = "fp8_channel", policy, json;
+  std::string rounding = "nearest";
+  CalibrationRun calibration;
+  double damping = 0.01;
   bool overwrite = false, allow_nonfinite = false;
   double max_shard_gb = 5;
 };
@@ -36,6 +42,20 @@ OptionTable table_of(QuantizeFlags& o) {
   table.add("--scheme", &o.scheme, summaries, {.choices = names});
   table.add("--policy", &o.policy, "precisions of single roles or modules (JSON)",
             {.metavar = "FILE"});
+  table.group("Rounding");
+  table.add("--rounding", &o.rounding,
+            "nearest: each weight becomes the nearest code; compensated: what rounding does to the "
+            "output is made good in the weights rounded after it (GPTQ), with --calibration",
+            {.choices = {"nearest", "compensated"}});
+  table.add("--calibration", &o.calibration.text,
+            "a text like what the model will see, and none that it will be judged on",
+            {.metavar = "FILE"});
+  table.add("--calibration-tokens", &o.calibration.tokens, "of it, at most", {.least = 512});
+  table.add("--damping", &o.damping,
+            "added to the diagonal of the inputs' moments, as a share of its mean: more trusts the "
+            "text less",
+            {.least = 1e-6, .most = 100});
+  table.group("Files");
   table.add("--overwrite", &o.overwrite, "replace the directory if it exists");
   table.add("--allow-nonfinite", &o.allow_nonfinite,
             "take a checkpoint that holds NaN (stays NaN) or infinities (in weights that are "
@@ -55,6 +75,21 @@ std::vector<offline::QuantizedTensor> worst(const offline::QuantizeReport& repor
   return tensors;
 }
 
+// In mean over the linears that were compensated: as they are, and with the nearest codes.
+std::optional<std::pair<double, double>> mean_output_error(const offline::QuantizeReport& report) {
+  double error = 0, nearest = 0;
+  int64_t count = 0;
+  for (const offline::QuantizedTensor& t : report.quantized) {
+    if (!t.output_error) continue;
+    error += *t.output_error;
+    nearest += *t.output_error_nearest;
+    ++count;
+  }
+  if (count == 0) return std::nullopt;
+  const auto n = static_cast<double>(count);
+  return std::pair(error / n, nearest / n);
+}
+
 void print_report(const offline::QuantizeReport& r, const QuantizeFlags& o) {
   std::string text = fmt::format(
       "{} -> {}  ({})\n"
@@ -65,6 +100,13 @@ void print_report(const offline::QuantizeReport& r, const QuantizeFlags& o) {
       show_bytes(static_cast<double>(r.bytes_after)),
       static_cast<double>(r.bytes_before) / static_cast<double>(r.bytes_after), r.stats.elements,
       r.stats.saturated, r.stats.flushed, r.stats.nonfinite());
+  if (const auto error = mean_output_error(r)) {
+    text += fmt::format(
+        "  error of the linears' outputs on the calibration text, as a share of their energy: "
+        "{:.2e}, "
+        "with the nearest codes {:.2e}\n",
+        error->first, error->second);
+  }
   text += "  least signal to noise:\n";
   for (const offline::QuantizedTensor& tensor : worst(r, 5)) {
     text += fmt::format("    {:6.2f} dB  {}\n", tensor.sqnr_db, tensor.module);
@@ -81,6 +123,9 @@ OrderedJson json_of(const offline::QuantizeReport& r, const QuantizeFlags& o) {
                        {"saturated", t.stats.saturated},
                        {"flushed", t.stats.flushed},
                        {"nonfinite", t.stats.nonfinite()}});
+    if (!t.output_error) continue;
+    tensors.back()["output_error"] = *t.output_error;
+    tensors.back()["output_error_nearest"] = *t.output_error_nearest;
   }
   OrderedJson broken = OrderedJson::array();
   for (const offline::BrokenTensor& t : r.broken) {
@@ -132,6 +177,24 @@ int run_quantize(Args args) {
                                    .allow_nonfinite = o.allow_nonfinite,
                                    .shard_bytes = static_cast<int64_t>(o.max_shard_gb * 1e9)};
   if (!o.policy.empty()) options.policy = read_policy_file(o.policy);
+  const bool compensated = o.rounding == "compensated";
+  if (compensated != !o.calibration.text.empty()) {
+    throw Error({.what = compensated
+                             ? "compensated rounding needs a text to see what enters the linears"
+                             : "a calibration text says nothing to this rounding",
+                 .where = compensated ? "--calibration" : "--rounding",
+                 .value = compensated ? "not given" : o.rounding,
+                 .accepted = "--rounding compensated together with --calibration FILE"});
+  }
+  ThreadPool threads(default_thread_count());
+  std::optional<offline::InputMoments> inputs;
+  if (compensated) {
+    o.calibration.model = o.source;
+    inputs.emplace(observe_inputs(o.calibration, threads));
+    options.inputs = &*inputs;
+    options.damping = o.damping;
+    options.threads = &threads;
+  }
   WatchedWork work("quantize");
   const offline::QuantizeReport report = offline::quantize_checkpoint(options, std::ref(work));
   work.end();

@@ -12,14 +12,16 @@
 
 namespace octet::cli {
 
-// Told how many bytes are done, and of how many; throws Interrupted if a signal has come. Signals
-// are held back from the moment it is made, since what is half written must go before we do.
+// Told how many bytes or tokens are done, and of how many; throws Interrupted if a signal has come.
+// Signals are held back from the moment it is made, since what is half written must go before we
+// do.
 class WatchedWork {
  public:
-  explicit WatchedWork(std::string label) : label_(std::move(label)) {}
+  explicit WatchedWork(std::string label, Progress::Unit unit = Progress::Unit::bytes)
+      : label_(std::move(label)), unit_(unit) {}
 
   void operator()(int64_t done, int64_t total) {
-    if (!bar_) bar_.emplace(label_, total, Progress::Unit::bytes);
+    if (!bar_) bar_.emplace(label_, total, unit_);
     bar_->advance(done - shown_);
     shown_ = done;
     signals_.check();
@@ -29,6 +31,7 @@ class WatchedWork {
 
  private:
   const std::string label_;
+  const Progress::Unit unit_;
   const HeldSignals signals_;
   std::optional<Progress> bar_;
   int64_t shown_ = 0;

@@ -18,6 +18,7 @@
 #include "model/quant_schema.h"
 #include "numerics/e8m0.h"
 #include "offline/checkpoint_folder.h"
+#include "offline/error_feedback.h"
 #include "offline/scan.h"
 #include "ops/null_backend.h"
 
@@ -155,15 +156,15 @@ double sqnr_db(const Tensor& stored, const QuantFormat& format,
 // Makes the tensors of the new checkpoint, each when its turn comes, and reports on them.
 class Quantizer {
  public:
-  Quantizer(const model::WeightSource& source, const QuantFormat& format, bool allow_nonfinite,
-            QuantizeReport& report)
-      : source_(source), format_(format), allow_nonfinite_(allow_nonfinite), report_(report) {}
+  Quantizer(const model::WeightSource& source, const QuantFormat& format,
+            const QuantizeOptions& options, QuantizeReport& report)
+      : source_(source), format_(format), options_(options), report_(report) {}
 
   std::vector<std::byte> copy(const std::string& name) {
     const Reading reading(source_, name);
     const Tensor& stored = reading.tensor();
     const TensorScan found = scan(stored);
-    if (!allow_nonfinite_) model::require_finite(found, name, source_, kMend);
+    if (!options_.allow_nonfinite) model::require_finite(found, name, source_, kMend);
     note_broken({.name = name, .nan = found.nan, .inf = found.inf});
     const auto* data = stored.as<const std::byte>();
     return {data, data + stored.bytes()};
@@ -173,12 +174,15 @@ class Quantizer {
     const std::string name = module + ".weight";
     const Reading reading(source_, name);
     const Tensor& stored = reading.tensor();
-    model::QuantizedWeight weight = model::quantize_weight(stored, format_);
+    QuantizedTensor told{.module = module, .format = format_};
+    model::QuantizedWeight weight = round(stored, told);
     const QuantStats& stats = weight.stats;
-    if (!allow_nonfinite_) model::require_finite(stats, name, source_, kMend);
+    if (!options_.allow_nonfinite) model::require_finite(stats, name, source_, kMend);
     note_broken({.name = name, .nan = stats.nan, .inf = stats.inf, .quantized = true});
     report_.stats += stats;
-    report_.quantized.push_back({module, format_, stats, sqnr_db(stored, format_, weight)});
+    told.stats = stats;
+    told.sqnr_db = sqnr_db(stored, format_, weight);
+    report_.quantized.push_back(std::move(told));
     scaled_ = module;
     scales_ = std::move(weight.scales);
     return bytes_of(weight.codes);
@@ -193,17 +197,47 @@ class Quantizer {
     return bytes_of(exponents);
   }
 
+  // Modules whose inputs were seen too little to compensate anything.
+  const std::vector<std::string>& unseen() const { return unseen_; }
+
  private:
+  model::QuantizedWeight round(const Tensor& stored, QuantizedTensor& told) {
+    if (!options_.inputs) return model::quantize_weight(stored, format_);
+    const std::shared_ptr<const Moments> moments = options_.inputs->find(told.module);
+    if (!moments || moments->rows < moments->width / 4) {
+      unseen_.push_back(told.module);
+      return model::quantize_weight(stored, format_);
+    }
+    CompensatedWeight weight =
+        quantize_compensated(model::to_float(stored), stored.rows(), stored.cols(), format_,
+                             factor_of(moments), *options_.threads);
+    told.output_error = weight.error;
+    told.output_error_nearest = weight.error_nearest;
+    return {std::move(weight.codes), std::move(weight.scales), weight.stats};
+  }
+
+  // Linears of one input lie close to one another in a checkpoint: the last two factors are kept.
+  const FeedbackFactor& factor_of(const std::shared_ptr<const Moments>& moments) {
+    const auto found = std::ranges::find(factors_, moments, &KeptFactor::first);
+    if (found != factors_.end()) return found->second;
+    if (factors_.size() == 2) factors_.erase(factors_.begin());
+    factors_.emplace_back(moments, factor(*moments, options_.damping, *options_.threads));
+    return factors_.back().second;
+  }
+
   void note_broken(const BrokenTensor& tensor) {
     if (tensor.nan + tensor.inf > 0) report_.broken.push_back(tensor);
   }
 
   const model::WeightSource& source_;
   QuantFormat format_;
-  bool allow_nonfinite_;
+  const QuantizeOptions& options_;
   QuantizeReport& report_;
   std::string scaled_;
   std::vector<float> scales_;
+  using KeptFactor = std::pair<std::shared_ptr<const Moments>, FeedbackFactor>;
+  std::vector<KeptFactor> factors_;
+  std::vector<std::string> unseen_;
 };
 
 std::vector<model::PendingTensor> pending_tensors(const model::WeightSource& source,
@@ -259,7 +293,7 @@ QuantizeReport quantize_checkpoint(const QuantizeOptions& options,
     report.notices.push_back(fmt::format(
         "{} weights that the model does not use are copied as they are", unused.size()));
   }
-  Quantizer quantizer(*source, *plan.format.weight, options.allow_nonfinite, report);
+  Quantizer quantizer(*source, *plan.format.weight, options, report);
   const std::vector<model::PendingTensor> tensors =
       pending_tensors(*source, plan, model::scale_suffix(read), quantizer);
 
@@ -271,6 +305,12 @@ QuantizeReport quantize_checkpoint(const QuantizeOptions& options,
   write_companions(options.source, new_config, directory.path());
   directory.commit();
 
+  if (!quantizer.unseen().empty()) {
+    report.notices.push_back(fmt::format(
+        "{} linears saw too few calibration tokens (fewer than a quarter of their width) and are "
+        "rounded to the nearest; the first is '{}'",
+        quantizer.unseen().size(), quantizer.unseen().front()));
+  }
   report.bytes_before = total_bytes(*source);
   report.tensors = static_cast<int64_t>(source->names().size());
   for (const model::PendingTensor& tensor : tensors) {

@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "model/checkpoint.h"
 #include "numerics/policy.h"
 #include "numerics/quantize.h"
+#include "offline/input_moments.h"
 
 namespace octet::offline {
 
@@ -20,6 +22,12 @@ struct QuantizeOptions {
   bool overwrite = false;
   bool allow_nonfinite = false;  // quantize weights that hold NaN or infinities
   int64_t shard_bytes = int64_t{5} << 30;
+  // What enters the linears, seen on calibration data: rounding is error-compensated
+  // (error_feedback.h). Null: every value becomes the nearest code. Linears whose input was seen on
+  // fewer rows than a quarter of its width are rounded to the nearest, and told.
+  const InputMoments* inputs = nullptr;
+  double damping = 0.01;          // of the moments, relative to their mean diagonal
+  ThreadPool* threads = nullptr;  // with inputs: does the work
 };
 
 struct QuantizedTensor {
@@ -27,6 +35,9 @@ struct QuantizedTensor {
   QuantFormat format;
   QuantStats stats;
   double sqnr_db = 0;  // signal over quantization noise; infinite if nothing changed
+  // Of the linear's output on the calibration data, relative to its energy: as it was rounded, and
+  // with the nearest codes.
+  std::optional<double> output_error, output_error_nearest;
 };
 
 // A tensor of the source that holds NaN or infinities.

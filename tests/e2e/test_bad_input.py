@@ -165,6 +165,23 @@ class BadInput(unittest.TestCase):
         self.refused(model, "NaN", "step 1", "inspect MODEL --scan")
         self.refused(model, "NaN", "step 1", args=("--temperature", 1, "--top-k", 3))
 
+    def test_calibration_texts(self):
+        out = os.path.join(self.folder.name, "calibrated")
+        texts = {"empty": b"", "short": b"def f(x):\n", "binary": bytes(range(256)) * 40}
+        for name, data in texts.items():
+            path = os.path.join(self.folder.name, f"{name}.txt")
+            with open(path, "wb") as file:
+                file.write(data)
+            code, _, log = harness.run("quantize", harness.MODEL, "--out", out, "--rounding",
+                                       "compensated", "--calibration", path)
+            self.assertEqual(code, 2, name)
+            self.assertIn(f"{name}.txt", log)
+            self.assertFalse(os.path.exists(out))
+        for flags in (["--rounding", "compensated"], ["--calibration", path]):
+            code, _, log = harness.run("quantize", harness.MODEL, "--out", out, *flags)
+            self.assertEqual(code, 2)
+            self.assertIn("--rounding compensated together with --calibration FILE", log)
+
     def test_quantize_refuses_what_is_not_finite(self):
         out = os.path.join(self.folder.name, "broken")
         # Norms and the embedding are copied, not quantized; broken is broken all the same.

@@ -9,9 +9,9 @@
 #include <numeric>
 
 #include "backends/cpu/cpu_backend.h"
+#include "backends/probe/forwarding_backend.h"
 #include "base/mapped_file.h"
 #include "engine/session.h"
-#include "golden/forwarding_backend.h"
 #include "model/binder.h"
 
 namespace octet::golden {
@@ -77,7 +77,7 @@ class Results {
 };
 
 // Remembers the routing of each MoE layer, and the last norm.
-class Recorder final : public ForwardingBackend {
+class Recorder final : public probe::ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
 

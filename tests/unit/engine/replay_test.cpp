@@ -11,7 +11,7 @@ namespace octet::engine {
 namespace {
 
 // Notes what the operations of a step are given, and that the steps of a key are given the same.
-class ReplayingBackend final : public golden::ForwardingBackend {
+class ReplayingBackend final : public probe::ForwardingBackend {
  public:
   explicit ReplayingBackend(ops::Backend& inner) : ForwardingBackend(inner), info_(inner.info()) {
     info_.launch_depth = 2;

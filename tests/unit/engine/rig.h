@@ -13,14 +13,14 @@
 #include <vector>
 
 #include "backends/cpu/cpu_backend.h"
+#include "backends/probe/forwarding_backend.h"
 #include "engine/engine.h"
-#include "golden/forwarding_backend.h"
 #include "model/checkpoint.h"
 
 namespace octet::engine {
 
 // The CPU backend with a gate in front of every step's first operation.
-class RiggedBackend final : public golden::ForwardingBackend {
+class RiggedBackend final : public probe::ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
 

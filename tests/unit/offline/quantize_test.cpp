@@ -313,6 +313,45 @@ TEST_F(Quantize, HighPrecisionTensorsThatAreNotFiniteAreRefusedUnlessAllowed) {
   EXPECT_TRUE(std::isnan(model::to_float(*after.find("model.norm.weight"))[0]));
 }
 
+TEST_F(Quantize, RoundsByWhatWasSeenOfTheInputs) {
+  quantize_checkpoint(options("llama_mha"));
+  const auto nearest = model::open_weights((root_ / "out").string());
+  const std::string module = "model.layers.0.mlp.down_proj", weight = module + ".weight";
+  const Tensor stored = *nearest->find(weight, {});
+  const int64_t width = stored.cols();
+
+  // One input, whose columns are all but equal; nothing was seen of the others.
+  ThreadPool threads(2);
+  InputMoments inputs(threads);
+  std::vector<float> x(static_cast<size_t>(width * width));
+  for (int64_t r = 0; r < width; ++r) {
+    for (int64_t c = 0; c < width; ++c) x[r * width + c] = 1.0f + 0.1f * static_cast<float>(r == c);
+  }
+  const ops::Linear linear{.name = module};
+  const ops::Linear* const ws[] = {&linear};
+  inputs.add(ws, Tensor(x.data(), DType::f32, {width, width}));
+  QuantizeOptions wanted = options("llama_mha");
+  wanted.out = (root_ / "compensated").string();
+  wanted.inputs = &inputs;
+  wanted.threads = &threads;
+  const QuantizeReport report = quantize_checkpoint(wanted);
+  const auto compensated = model::open_weights(wanted.out);
+  for (const std::string& name : nearest->names()) {
+    const Tensor a = *nearest->find(name, {}), b = *compensated->find(name, {});
+    ASSERT_EQ(a.bytes(), b.bytes());
+    const auto bytes_a = nearest->read(name, a), bytes_b = compensated->read(name, b);
+    const bool same = std::memcmp(bytes_a.data, bytes_b.data, static_cast<size_t>(a.bytes())) == 0;
+    EXPECT_EQ(same, name != weight) << name;
+  }
+  for (const QuantizedTensor& t : report.quantized) {
+    EXPECT_EQ(t.output_error.has_value(), t.module == module) << t.module;
+    if (t.output_error) {
+      EXPECT_LT(*t.output_error, 0.2 * *t.output_error_nearest);
+    }
+  }
+  EXPECT_THAT(report.notices, Contains(HasSubstr("too few calibration tokens")));
+}
+
 TEST_F(Quantize, ReportsWhatItDid) {
   const QuantizeReport report = quantize_checkpoint(options("llama_mha"));
   EXPECT_EQ(report.quantized.size(), 14u);  // 7 linears in 2 layers

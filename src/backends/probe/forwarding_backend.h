@@ -3,7 +3,7 @@
 
 #include "ops/backend.h"
 
-namespace octet::golden {
+namespace octet::probe {
 
 class ForwardingBackend : public ops::Backend {
  public:
@@ -97,8 +97,11 @@ class ForwardingBackend : public ops::Backend {
     inner_.sample(logits, rows, edits, out);
   }
 
+ protected:
+  ops::Backend& inner() const { return inner_; }
+
  private:
   ops::Backend& inner_;
 };
 
-}  // namespace octet::golden
+}  // namespace octet::probe

@@ -1,0 +1,44 @@
+// Looks at what enters the linears of a model while it computes: how calibration sees activations.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "backends/probe/forwarding_backend.h"
+
+namespace octet::probe {
+
+// Computes exactly what `inner` does, whose memory must be the host's. The model's arithmetic must
+// leave inputs unquantized (--compute bf16 or fp32); Fault otherwise.
+class ObservingBackend : public ForwardingBackend {
+ public:
+  // Told once for all linears that share an input: x [rows, in], f32 or bf16, valid during the
+  // call.
+  using Observer = std::function<void(std::span<const ops::Linear* const> ws, const Tensor& x)>;
+
+  ObservingBackend(ops::Backend& inner, Observer observer);
+
+  void linear(const ops::Activation& x, const ops::Linear& w, const Tensor& out) override;
+  void linear_group(const ops::Activation& x, std::span<const ops::Linear* const> ws,
+                    std::span<const Tensor> outs) override;
+  // An expert sees the rows that are routed to it; what enters its down projection is computed for
+  // the observer alone.
+  void moe_experts(const ops::Activation& x, const ops::Routing& routing,
+                   std::span<const ops::GatedMlp> experts, const Tensor& out) override;
+  // kv_b makes K and V of the latent, whichever way attention is computed.
+  void mla_kv_write(const Tensor& latent, const Tensor& k_pe, const ops::MlaCache& cache,
+                    const ops::Batch& batch) override;
+  void mla_absorb(const Tensor& q, const ops::Linear& kv_b, int64_t nope,
+                  const Tensor& out) override;
+
+ private:
+  void observe(std::span<const ops::Linear* const> ws, const ops::Activation& x);
+
+  Observer observer_;
+  std::vector<std::byte> latent_;  // of the last mla_kv_write: kv_b's input, told by mla_absorb
+  Tensor latent_shape_;
+};
+
+}  // namespace octet::probe
