@@ -1,11 +1,13 @@
 #!/bin/sh
 # What FP8 costs a real model, and that ours is the model that llama.cpp runs:
-#   smollm2.sh TEXT [WINDOWS]
+#   smollm2.sh TEXT [WINDOWS [CALIBRATION]]
 # Perplexities of SmolLM2-135M-Instruct on the first WINDOWS (20) windows of 512 tokens of TEXT, by
-# llama.cpp's convention. Needs `make smollm2`; with a Python that has llama-cpp-python (PYTHON=...) also
-# llama.cpp's own figure.
+# llama.cpp's convention. With a text CALIBRATION, which is not TEXT, also with weights that are rounded
+# by it (build/models/smollm2-fp8-compensated, made once). Needs `make smollm2`; with a Python that has
+# llama-cpp-python (PYTHON=...) also llama.cpp's own figure.
 set -eu
-text=$(realpath "${1:?usage: smollm2.sh TEXT [WINDOWS]}")
+text=$(realpath "${1:?usage: smollm2.sh TEXT [WINDOWS [CALIBRATION]]}")
+[ -z "${3:-}" ] || calibration=$(realpath "$3")
 cd "$(dirname "$0")/../.."
 
 octet=${OCTET:-build/cpu/octet}
@@ -24,13 +26,22 @@ row() {
   value=$(field "$work/result.json" perplexity)
   [ -n "$base" ] || base=$value
   awk -v name="$name" -v a="$base" -v b="$value" -v n="$(field "$work/result.json" tokens)" \
-    'BEGIN { printf "%-44s %9.4f  %+6.2f %%  %d tokens\n", name, b, 100 * (b / a - 1), n }'
+    'BEGIN { printf "%-38s %9.4f  %+6.2f %%  %d tokens\n", name, b, 100 * (b / a - 1), n }'
 }
 row "BF16" build/models/smollm2
 row "BF16 weights, FP32 arithmetic" build/models/smollm2 --compute fp32
 row "the GGUF itself, BF16" build/models/smollm2.gguf
 row "FP8, fp8_channel" build/models/smollm2-fp8
 row "FP8, fp8_block, quantized at load" build/models/smollm2 --quantization fp8_block
+row "FP8, fp8_group, quantized at load" build/models/smollm2 --quantization fp8_group
+if [ -n "${calibration:-}" ]; then
+  compensated=build/models/smollm2-fp8-compensated
+  [ -d "$compensated" ] || "$octet" quantize build/models/smollm2 --out "$compensated" \
+    --scheme fp8_group --rounding compensated --calibration "$calibration"
+  row "the same, compensated" "$compensated"
+  row "  attention BF16" "$compensated" --kv-cache-dtype fp8 --attention bf16
+  row "  attention and KV cache BF16" "$compensated" --kv-cache-dtype bf16 --attention bf16
+fi
 if [ -n "${PYTHON:-}" ]; then
   $PYTHON scripts/quality/llama_cpp_perplexity.py build/models/smollm2.gguf "$text" \
     --windows "$windows" | tail -n 1

@@ -171,7 +171,8 @@ void print_result(const Result& r, const LatencyOptions& o, const model::Model& 
 
 OptionTable table_of(LatencyOptions& o) {
   OptionTable table("octet bench latency", "Speed of one batch, and its share of the machine.");
-  table.positional("MODEL", &o.model.path, "model directory, or a config with --random-weights");
+  table.positional("MODEL", &o.model.path,
+                   "model directory, a .gguf file, or a config with --random-weights");
   table.group("Run");
   table.add("--prompt-len", &o.prompt_len, "tokens of each prompt", {.least = 1});
   table.add("--output-len", &o.output_len, "tokens to decode", {.least = 1});

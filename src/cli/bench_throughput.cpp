@@ -17,7 +17,8 @@ struct ThroughputOptions {
 
 OptionTable table_of(ThroughputOptions& o) {
   OptionTable table("octet bench throughput", "Tokens a second of a batch.");
-  table.positional("MODEL", &o.model.path, "model directory, or a config with --random-weights");
+  table.positional("MODEL", &o.model.path,
+                   "model directory, a .gguf file, or a config with --random-weights");
   table.group("Run");
   table.add("--batch", &o.batch, "sequences", {.least = 1, .most = 4096});
   table.add("--prompt-len", &o.prompt_len, "tokens of each prompt", {.least = 1});

@@ -35,7 +35,7 @@ OptionTable table_of(ChatOptions& o) {
   OptionTable table("octet chat",
                     "Talk with a model, one message a line. /reset begins again, /system TEXT does "
                     "so with other instructions, /exit ends; Ctrl-C stops an answer.");
-  table.positional("MODEL", &o.model.path, "model directory");
+  table.positional("MODEL", &o.model.path, "model directory, or a .gguf file");
   table.group("Conversation");
   table.add("--system", &o.system, "instructions before the first message");
   add_chat_row(table, &o.chat_template);
@@ -94,7 +94,7 @@ void Conversation::say(const std::string& text) {
   messages.push_back({{"role", "user"}, {"content", text}});
   const text::RenderedChat rendered = chat_.render({.messages = messages});
   std::string reply =
-      answer(open_.encode(rendered.text, "the conversation", rendered.encode_options()));
+      answer(open_.encode_prompt(rendered.text, "the conversation", rendered.encode_options()));
   messages.push_back({{"role", "assistant"}, {"content", std::move(reply)}});
   messages_ = std::move(messages);
 }

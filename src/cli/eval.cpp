@@ -85,7 +85,7 @@ std::string arithmetic_of(const OpenModel& open) {
 int run_perplexity(Args args) {
   EvalOptions o;
   OptionTable table("octet eval perplexity", "The perplexity of a text.");
-  table.positional("MODEL", &o.model.path, "model directory");
+  table.positional("MODEL", &o.model.path, "model directory, or a .gguf file");
   add_text_rows(table, o);
   add_model_rows(table, o.model);
   add_backend_rows(table, o.backend);
@@ -195,7 +195,7 @@ int check_gates(const EvalOptions& o, const offline::Comparison& c) {
 int run_compare(Args args) {
   EvalOptions o;
   OptionTable table("octet eval compare", "How far a model is from a baseline, token by token.");
-  table.positional("MODEL", &o.model.path, "model directory");
+  table.positional("MODEL", &o.model.path, "model directory, or a .gguf file");
   table.add("--baseline", &o.baseline.path,
             "the model to compare with; may be the same directory in another arithmetic",
             {.metavar = "MODEL", .required = true});
@@ -258,7 +258,7 @@ std::vector<int64_t> parse_lengths(const std::string& text, int64_t limit) {
 int run_needle_task(Args args) {
   EvalOptions o;
   OptionTable table("octet eval needle", "Is a fact found again, from any depth of a long text?");
-  table.positional("MODEL", &o.model.path, "model directory");
+  table.positional("MODEL", &o.model.path, "model directory, or a .gguf file");
   table.group("Cases");
   table.add("--text", &o.text, "what the facts are hidden in",
             {.metavar = "FILE", .required = true});

@@ -39,7 +39,8 @@ struct GenerateOptions {
 
 OptionTable table_of(GenerateOptions& o) {
   OptionTable table("octet generate", "Complete one prompt, or a file of prompts as one batch.");
-  table.positional("MODEL", &o.model.path, "model directory, or a config with --random-weights");
+  table.positional("MODEL", &o.model.path,
+                   "model directory, a .gguf file, or a config with --random-weights");
   table.group("Prompts");
   table.add("--prompt", &o.prompt, "the text to continue");
   table.add("--prompt-file", &o.prompt_file,

@@ -224,7 +224,8 @@ std::string modules_of(const Problem& problem) {
 int run_kernels(Args args) {
   KernelsOptions o;
   OptionTable table("octet kernels", "Which kernel runs each shape of a model, and why.");
-  table.positional("MODEL", &o.model.path, "model directory, or a config with --random-weights");
+  table.positional("MODEL", &o.model.path,
+                   "model directory, a .gguf file, or a config with --random-weights");
   table.add("--batches", &o.batches, "rows of a step, separated by commas");
   table.add("--step", &o.step, "list a decode step of so many sequences instead; 0: do not",
             {.least = 0, .most = 4096});

@@ -315,12 +315,12 @@ std::vector<int32_t> OpenModel::encode(const std::string& text, const std::strin
   return ids;
 }
 
-std::vector<int32_t> OpenModel::encode_prompt(const std::string& text,
-                                              const std::string& where) const {
+std::vector<int32_t> OpenModel::encode_prompt(const std::string& text, const std::string& where,
+                                              const text::EncodeOptions& options) const {
   require_utf8(text, where);
   const int64_t most = max_model_len() - 1;
   std::optional<std::vector<int32_t>> ids =
-      tokenizer().encode_at_most(static_cast<size_t>(most), text);
+      tokenizer().encode_at_most(static_cast<size_t>(most), text, options);
   if (!ids) {
     throw Error(
         {.what = "the prompt is longer than the model allows",

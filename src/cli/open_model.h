@@ -85,7 +85,8 @@ class OpenModel {
                               const text::EncodeOptions& options = {}) const;
   // The same for a text that leaves room for an output token within max_model_len(); Error for a
   // longer one, which is noticed without tokenizing all of it.
-  std::vector<int32_t> encode_prompt(const std::string& text, const std::string& where) const;
+  std::vector<int32_t> encode_prompt(const std::string& text, const std::string& where,
+                                     const text::EncodeOptions& options = {}) const;
   // Error, naming `where`, if the embedding lacks one of the tokenizer's ids.
   void require_known(std::span<const int32_t> ids, const std::string& where) const;
   // Moves it out, for owners that outlive this.

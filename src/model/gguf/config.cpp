@@ -54,6 +54,7 @@ class Reader {
   OrderedJson llama3_rope(const TensorInfo& factors, double theta) const;
   void add_tokens(OrderedJson& config) const;
   int64_t vocabulary() const;
+  int64_t heads(std::string_view name) const;
   int64_t head_dim() const;
   std::string dtype() const;
 
@@ -76,16 +77,22 @@ int64_t Reader::same_in_all_layers(std::string_view name) const {
                "one value for all layers");
 }
 
+int64_t Reader::heads(std::string_view name) const {
+  const int64_t count = same_in_all_layers(name);
+  if (count > 0) return count;
+  meta_.refuse(key(name), "attention without heads", fmt::format("{}", count), "at least 1");
+}
+
 int64_t Reader::head_dim() const {
-  const int64_t heads = same_in_all_layers("attention.head_count");
-  return integer("attention.key_length", heads > 0 ? integer("embedding_length") / heads : 0);
+  return integer("attention.key_length",
+                 integer("embedding_length") / heads("attention.head_count"));
 }
 
 void Reader::add_attention(OrderedJson& config) const {
-  const int64_t heads = same_in_all_layers("attention.head_count");
-  config["num_attention_heads"] = heads;
+  config["num_attention_heads"] = heads("attention.head_count");
+  const bool grouped = has("attention.head_count_kv");
   config["num_key_value_heads"] =
-      has("attention.head_count_kv") ? same_in_all_layers("attention.head_count_kv") : heads;
+      heads(grouped ? "attention.head_count_kv" : "attention.head_count");
   config["head_dim"] = head_dim();
   if (has("attention.value_length") && integer("attention.value_length") != head_dim()) {
     meta_.refuse(key("attention.value_length"), "keys and values of different lengths",

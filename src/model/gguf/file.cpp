@@ -49,6 +49,14 @@ class Cursor {
   size_t offset() const { return offset_; }
   size_t left() const { return bytes_.size() - offset_; }
 
+  // What take() will give; there must be so much.
+  template <class T>
+  T peek() const {
+    T value;
+    std::memcpy(&value, bytes_.data() + offset_, sizeof value);
+    return value;
+  }
+
   template <class T>
   T take(std::string_view what) {
     T value;
@@ -118,9 +126,10 @@ uint32_t read_version(Cursor& in) {
   if (in.left() < 24) {
     in.fail("the file is too short for GGUF", fmt::format("{} bytes", in.left()), "at least 24");
   }
-  if (const auto magic = in.take<uint32_t>("the magic"); magic != kMagic) {
+  if (const auto magic = in.peek<uint32_t>(); magic != kMagic) {
     in.fail("not a GGUF file", fmt::format("0x{:08X}", magic), "the bytes 'GGUF' at its beginning");
   }
+  in.skip(sizeof kMagic, "the magic");
   const auto version = in.take<uint32_t>("the version");
   if (version == 2 || version == 3) return version;
   if (version == 0x02000000 || version == 0x03000000) {

@@ -182,6 +182,10 @@ void add_byte_level(const Metadata& meta, const Vocabulary& vocabulary, const Pr
     }
     merges.push_back({merge.substr(0, space), merge.substr(space + 1)});
   }
+  if (merges.empty()) {
+    meta.refuse("tokenizer.ggml.merges", "without merges every text is cut into single bytes",
+                "an empty list", "the merges of the model's tokenizer");
+  }
   tokenizer["pre_tokenizer"] = pre_tokenizer_json(pre);
   tokenizer["decoder"] = byte_level(true);
   tokenizer["model"] = bpe_json(vocabulary, std::move(merges));

@@ -118,7 +118,8 @@ TEST(Gguf, NoChangedByteLeadsOutsideTheFile) {
 TEST(Gguf, HeaderIsChecked) {
   EXPECT_THAT(fault_of("GGUF"), HasSubstr("too short"));
   std::string bytes = small().file();
-  EXPECT_THAT(fault_of("X" + bytes.substr(1)), HasSubstr("not a GGUF file"));
+  EXPECT_THAT(fault_of("X" + bytes.substr(1)),
+              AllOf(HasSubstr("not a GGUF file"), HasSubstr("offset 0")));
   EXPECT_THAT(fault_of(small().file(1)), HasSubstr("2 or 3"));
   EXPECT_THAT(fault_of(small().file(0x03000000)), HasSubstr("big-endian"));
   const std::string huge = raw(uint64_t{1} << 63);
@@ -373,6 +374,24 @@ TEST(Gguf, WhatOctetCannotRunIsRefusedByName) {
   EXPECT_THAT(fault(small()), HasSubstr("llama."));
   EXPECT_THAT(fault(small().add("split.count", 2, raw(uint16_t{3}))),
               AllOf(HasSubstr("several GGUF files"), HasSubstr("--merge")));
+}
+
+TEST(Gguf, HeadsOfWhichThereAreNoneAreRefusedByTheirKey) {
+  const TempDir dir;
+  for (const char* key : {"llama.attention.head_count", "llama.attention.head_count_kv"}) {
+    GgufWriter writer;
+    writer.text("general.architecture", "llama");
+    for (const char* name :
+         {"block_count", "embedding_length", "context_length", "feed_forward_length",
+          "attention.head_count", "attention.head_count_kv"}) {
+      const std::string full = std::string("llama.") + name;
+      writer.u32(full, full == key ? 0 : 8);
+    }
+    writer.f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    const std::string path = dir.file("m.gguf", writer.file()).string();
+    EXPECT_THAT(error_of([&] { read_config(path); }),
+                AllOf(HasSubstr(key), HasSubstr("without heads")));
+  }
 }
 
 TEST(Gguf, TensorsThatCannotBePutBackAreRefused) {

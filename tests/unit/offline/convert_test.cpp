@@ -127,6 +127,8 @@ TEST(GgufTokenizer, WhatIsWrongIsNamed) {
               HasSubstr("not a merge"));
   EXPECT_THAT(fault([](Words& words, GgufWriter&, std::string&) { words.merges[0] = "x yz"; }),
               HasSubstr("t.gguf"));
+  EXPECT_THAT(fault([](Words& words, GgufWriter&, std::string&) { words.merges.clear(); }),
+              testing::AllOf(HasSubstr("tokenizer.ggml.merges"), HasSubstr("an empty list")));
   EXPECT_THAT(fault([](Words& words, GgufWriter&, std::string&) { words.tokens[5] = "!"; }),
               HasSubstr("t.gguf"));
   EXPECT_THAT(error_of([] { tokenizer_of(GgufWriter().text("tokenizer.ggml.model", "bert")); }),
