@@ -1,0 +1,96 @@
+// DeepSeek V3 and R1:
+//   <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME
+//   ```json
+//   {..}
+//   ```<｜tool▁call▁end｜> .. <｜tool▁calls▁end｜>
+// and V3.1, whose calls are <｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{..}<｜tool▁call▁end｜>.
+#include "base/error.h"
+#include "base/json.h"
+#include "server/tools/formats.h"
+
+namespace octet::server {
+namespace {
+
+constexpr std::string_view kCalls = "<｜tool▁calls▁begin｜>", kCallsEnd = "<｜tool▁calls▁end｜>";
+constexpr std::string_view kCall = "<｜tool▁call▁begin｜>", kCallEnd = "<｜tool▁call▁end｜>";
+constexpr std::string_view kSep = "<｜tool▁sep｜>", kFence = "```", kJson = "```json";
+constexpr size_t kMostName = 256;  // bytes between the marks
+
+bool is_object(std::string_view text) {
+  try {
+    return parse_json<OrderedJson>(text, "tool call").is_object();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+class DeepseekParser final : public ToolParser {
+  size_t find(std::string_view text, bool ended) const override {
+    return find_mark(text, {kCalls, kCall}, ended);
+  }
+
+  Reading read(std::string_view text, bool ended) override {
+    const Stands outer = stands(text, 0, kCalls, ended), inner = stands(text, 0, kCall, ended);
+    if (outer != Stands::yes && inner != Stands::yes) {
+      const bool open = outer == Stands::unknown || inner == Stands::unknown;
+      return open ? unfinished() : content(text.size());
+    }
+    const Reading none = content(outer == Stands::yes ? kCalls.size() : kCall.size());
+    size_t at = outer == Stands::yes ? skip_space(text, kCalls.size()) : 0;
+    // Moves behind a mark; `found` is what to say where it does not stand.
+    Reading found;
+    const auto pass = [&](std::string_view mark) {
+      const Stands here = stands(text, at, mark, ended);
+      found = here == Stands::unknown ? unfinished() : none;
+      if (here == Stands::yes) at += mark.size();
+      return here == Stands::yes;
+    };
+    if (!pass(kCall)) return found;
+
+    const size_t sep = text.substr(0, at + kMostName + kSep.size()).find(kSep, at);
+    if (sep == text.npos) {
+      return ended || text.size() > at + kMostName + kSep.size() ? none : unfinished();
+    }
+    std::string_view name = text.substr(at, sep - at);
+    at = sep + kSep.size();
+    const bool fenced = name == "function";
+    if (fenced) {
+      const size_t line = text.substr(0, at + kMostName).find('\n', at);
+      if (line == text.npos) {
+        return ended || text.size() >= at + kMostName ? none : unfinished();
+      }
+      name = text.substr(at, line - at);
+      at = skip_space(text, line);
+      if (!pass(kJson)) return found;
+    }
+    at = skip_space(text, at);
+    if (at == text.size() && !ended) return unfinished();
+    if (at == text.size() || text[at] != '{' || name.empty()) return none;
+    const size_t end = object_end(text, at);
+    if (end == text.npos) return ended ? none : unfinished();
+    ToolCall call{std::string(name), std::string(text.substr(at, end - at))};
+    if (!is_object(call.arguments)) return none;
+    return behind(text, end, fenced, ended, std::move(call));
+  }
+
+  // A whole call: what closes it goes with it, as far as it is there.
+  static Reading behind(std::string_view text, size_t at, bool fenced, bool ended, ToolCall call) {
+    size_t end = at;
+    for (const std::string_view mark : {kFence, kCallEnd, kCallsEnd}) {
+      if (mark == kFence && !fenced) continue;
+      at = skip_space(text, end);
+      const Stands found = stands(text, at, mark, ended);
+      if (found == Stands::unknown) return unfinished();
+      if (found == Stands::yes) end = at + mark.size();
+    }
+    return a_call(end, std::move(call));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<ToolParser> make_deepseek_parser(std::vector<std::string>) {
+  return std::make_unique<DeepseekParser>();
+}
+
+}  // namespace octet::server
