@@ -6,6 +6,7 @@
 #include <charconv>
 #include <tuple>
 
+#include "cli/kernel_report.h"
 #include "cli/name_patterns.h"
 #include "cli/open_model.h"
 #include "cli/output.h"
@@ -23,76 +24,6 @@ struct KernelsOptions {
   std::string batches = "1,512", json;
   int64_t step = 0, context = 1024;  // rows of a step to list; tokens of each sequence
 };
-
-// A problem of the model, and the modules that have it.
-struct Problem {
-  ops::OpDesc desc;
-  OrderedGroups<std::string, int64_t> modules;
-};
-
-ops::OpDesc describe_attention(const OpenModel& open) {
-  const model::Model& model = open.model();
-  const DType cache = engine::kv_dtype(model, open.kv_type());
-  ops::OpDesc desc;
-  int32_t scaled = 0;
-  if (const auto* gqa = std::get_if<model::Gqa>(&open.config().attention)) {
-    desc.op = "attention";
-    desc.n = gqa->heads;
-    desc.k = gqa->head_dim;
-    scaled = static_cast<int32_t>(gqa->head_dim);
-  } else {
-    const auto& mla = std::get<model::Mla>(open.config().attention);
-    desc.op = "mla_attention";
-    desc.n = mla.heads;
-    desc.k = mla.kv_lora;
-  }
-  desc.weight = cache;
-  if (is_fp8(cache)) {
-    desc.weight_format =
-        QuantFormat{cache == DType::e4m3 ? Code::e4m3 : Code::e5m2,
-                    scaled ? ScaleGrid{0, scaled} : grids::group128,
-                    !scaled && open.unit_kv_scale() ? ScaleType::unit : ScaleType::f32};
-  }
-  if (model.fp8_attention())
-    desc.input_format = QuantFormat{Code::e4m3, grids::row, ScaleType::f32};
-  desc.activation = model.activation();
-  return desc;
-}
-
-std::vector<Problem> problems_of(const OpenModel& open) {
-  const model::Model& model = open.model();
-  std::vector<Problem> problems;
-  const auto add = [&](const ops::OpDesc& desc, const std::string& module) {
-    const std::string key = to_string(desc);
-    for (Problem& problem : problems) {
-      if (to_string(problem.desc) != key) continue;
-      ++problem.modules[folded(module)];
-      return;
-    }
-    problems.push_back({desc, {}});
-    ++problems.back().modules[folded(module)];
-  };
-  add(describe_attention(open), "attention");
-  for (const model::LinearUse& use : model.linears()) {
-    const ops::Linear& linear = *use.linear;
-    switch (linear.role) {
-      case Role::attn_latent:  // mla_absorb and mla_expand, each with one implementation
-      case Role::expert_down:  // within moe_experts, which its gate stands for
-        break;
-      case Role::expert_gate_up:
-        if (linear.name.ends_with(".gate_proj") || linear.name.ends_with(".w1")) {
-          add(ops::describe("moe_experts", linear, 0, model.activation()), linear.name);
-        }
-        break;
-      case Role::lm_head:
-        add(ops::describe("head_linear", linear, 0, model.activation()), linear.name);
-        break;
-      default:
-        add(ops::describe("linear", linear, 0, model.activation()), linear.name);
-    }
-  }
-  return problems;
-}
 
 // --- the step ----------------------------------------------------------------------------
 
@@ -210,15 +141,6 @@ std::vector<int64_t> parse_batches(const std::string& text) {
   return batches;
 }
 
-std::string modules_of(const Problem& problem) {
-  std::string text;
-  for (const auto& [name, count] : problem.modules.entries()) {
-    text += fmt::format("{}{}{}", text.empty() ? "" : ", ", name,
-                        count > 1 ? fmt::format(" ({})", count) : "");
-  }
-  return text;
-}
-
 }  // namespace
 
 int run_kernels(Args args) {
@@ -252,30 +174,9 @@ int run_kernels(Args args) {
     write_json(o.json, {{"backend", backend->info().name}, {"step", std::move(rows)}});
     return 0;
   }
-  for (Problem& problem : problems_of(open)) {
-    text += fmt::format("\n{}\n", modules_of(problem));
-    for (const int64_t batch : batches) {
-      problem.desc.m = batch;
-      const ops::Choice choice = backend->choose(problem.desc);
-      text += fmt::format("  {}\n    {}  sums as {}, about {:.0f} us, moves {}\n",
-                          to_string(problem.desc), choice.kernel, choice.reduction_id,
-                          choice.estimate_us, show_bytes(static_cast<double>(choice.bytes)));
-      OrderedJson rejected = OrderedJson::array();
-      for (const auto& [kernel, reason] : choice.rejected) {
-        text += fmt::format("      not {}: {}\n", kernel, reason);
-        rejected.push_back({{"kernel", kernel}, {"reason", reason}});
-      }
-      rows.push_back({{"modules", modules_of(problem)},
-                      {"problem", to_string(problem.desc)},
-                      {"kernel", choice.kernel},
-                      {"reduction_id", choice.reduction_id},
-                      {"estimate_us", choice.estimate_us},
-                      {"bytes", choice.bytes},
-                      {"rejected", std::move(rejected)}});
-    }
-  }
-  if (prints_text(o.json)) print(text);
-  write_json(o.json, {{"backend", backend->info().name}, {"kernels", std::move(rows)}});
+  KernelReport report = report_kernels(open, *backend, batches);
+  if (prints_text(o.json)) print(text + report.text);
+  write_json(o.json, report.json);
   return 0;
 }
 
