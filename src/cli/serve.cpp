@@ -1,17 +1,21 @@
 // octet serve: the OpenAI-compatible server over one model.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <optional>
 
 #include "base/atomic_write.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "cli/chat_model.h"
+#include "cli/kernel_report.h"
 #include "cli/open_model.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
+#include "cli/vllm_flags.h"
 #include "engine/engine.h"
 #include "server/server.h"
 
@@ -24,6 +28,8 @@ struct ServeOptions {
   server::ServerOptions server;
   engine::EngineOptions engine;
   std::string port_file, chat_template;
+  std::string generation_config = "auto", override_generation_config;
+  std::string tool_call_parser = "auto";
   int64_t request_timeout_s = 30;
   int64_t max_request_bytes = 8 << 20;
   bool allow_shared_scales = false;
@@ -42,7 +48,12 @@ OptionTable table_of(ServeOptions& o) {
   table.add("--served-model-name", &o.server.served_name,
             "name of the model in the API; its directory's name if not given");
   add_chat_row(table, &o.chat_template);
-  table.add("--api-key", &o.server.api_key, "key that clients must send to reach /v1");
+  table.add("--api-key", &o.server.api_keys,
+            "a key that clients must send, but for /health, /ping and /version; repeat it for more",
+            {.metavar = "KEY"});
+  table.add("--allowed-origins", &o.server.allowed_origins,
+            "an origin whose pages may ask from a browser (CORS), or \"*\"; repeat it for more",
+            {.metavar = "ORIGIN"});
   table.add(
       "--request-timeout", &o.request_timeout_s,
       "seconds that a client may take to send a request's body or to read a part of an answer; "
@@ -56,6 +67,28 @@ OptionTable table_of(ServeOptions& o) {
   table.add("--shutdown-grace", &o.server.shutdown_grace_s,
             "seconds that running requests have to end after SIGTERM, SIGINT or SIGHUP",
             {.least = 0, .most = 3600});
+  table.group("Requests");
+  table.add("--generation-config", &o.generation_config,
+            "where defaults of sampling come from: auto, the model's generation_config.json; vllm, "
+            "OpenAI's alone; or a directory with such a file");
+  table.add("--override-generation-config", &o.override_generation_config,
+            "more defaults, as a JSON object: {\"temperature\": 0.5}", {.metavar = "JSON"});
+  table.add("--seed", &o.server.seed,
+            "of the seeds of requests that bring none; random if not given");
+  table.add("--max-logprobs", &o.engine.max_logprobs, "most log-probabilities of one token",
+            {.least = 0, .most = 100});
+  table.add("--tool-call-parser", &o.tool_call_parser,
+            "how the model writes tool calls; auto: as its chat template teaches it",
+            {.choices = {"auto", "none", "hermes", "llama3_json", "deepseek_v3"}});
+  table.add("--enable-prompt-tokens-details", &o.server.cached_usage,
+            "usage says how many tokens of the prompt were cached");
+  table.add("--enable-force-include-usage", &o.server.force_usage,
+            "usage ends every stream, asked for or not");
+  table.add("--request-log", &o.server.request_log,
+            "a file that gets what octet replay needs, with all that clients wrote",
+            {.metavar = "FILE"});
+  table.add("--request-log-bytes", &o.server.request_log_bytes,
+            "most bytes of the request log and the one before", {.least = 4096});
   table.group("Scheduling");
   table.add("--max-num-seqs", &o.engine.max_num_seqs, "most sequences of one step",
             {.least = 1, .most = 4096});
@@ -135,12 +168,66 @@ std::optional<text::ChatTemplate> try_chat(const OpenModel& open, const std::str
   }
 }
 
+// What requests leave out: --override-generation-config, over the file that --generation-config
+// names.
+server::SamplingDefaults sampling_defaults(const ServeOptions& o) {
+  namespace fs = std::filesystem;
+  Json config = Json::object();
+  std::string name = "--override-generation-config";
+  if (o.generation_config != "vllm") {
+    const bool given = o.generation_config != "auto";
+    const fs::path folder = given ? o.generation_config : o.model.path;
+    const fs::path file = folder / "generation_config.json";
+    if (given || fs::exists(file)) {
+      config = parse_json_file(file);
+      name = file.string();
+    }
+  }
+  if (!o.override_generation_config.empty()) {
+    const Json more = parse_json(o.override_generation_config, "--override-generation-config");
+    JsonView(more, "--override-generation-config");  // an object
+    const JsonView file(config, name);
+    config.update(more);
+  }
+  return server::parse_generation_config(JsonView(config, name));
+}
+
+std::optional<server::ToolFormat> tool_format(const ServeOptions& o,
+                                              const text::ChatTemplate& chat) {
+  if (o.tool_call_parser != "auto") return server::parse_tool_format(o.tool_call_parser);
+  return server::tool_format_of(chat.source(true));
+}
+
+// vLLM's form of --allowed-origins is a list of JSON.
+std::vector<std::string> origins_of(const std::vector<std::string>& given) {
+  std::vector<std::string> origins;
+  for (const std::string& one : given) {
+    if (!one.starts_with('[')) {
+      origins.push_back(one);
+      continue;
+    }
+    const Json list = {{"origins", parse_json(one, "--allowed-origins")}};
+    const JsonView view(list, "--allowed-origins");
+    for (std::string& origin : view.get<std::vector<std::string>>("origins")) {
+      origins.push_back(std::move(origin));
+    }
+  }
+  return origins;
+}
+
+void check_keys(const std::vector<std::string>& keys) {
+  if (std::ranges::find(keys, "") == keys.end()) return;
+  throw Error({.what = "an API key is empty",
+               .where = "--api-key",
+               .fix = "leave the flag out to serve everybody"});
+}
+
 }  // namespace
 
 int run_serve(Args args) {
   ServeOptions o;
   OptionTable table = table_of(o);
-  if (table.parse(args) == OptionTable::Outcome::done) {
+  if (table.parse(without_vllm_flags(args)) == OptionTable::Outcome::done) {
     print(table.output());
     return 0;
   }
@@ -152,6 +239,9 @@ int run_serve(Args args) {
   o.server.limits.read_timeout = std::chrono::seconds(o.request_timeout_s);
   o.server.limits.write_timeout = std::chrono::seconds(o.request_timeout_s);
   o.server.limits.body_bytes = static_cast<size_t>(o.max_request_bytes);
+  o.server.allowed_origins = origins_of(o.server.allowed_origins);
+  check_keys(o.server.api_keys);
+  o.server.defaults = sampling_defaults(o);
   server::Server server(o.server);
 
   OpenModel open(o.model);
@@ -165,10 +255,13 @@ int run_serve(Args args) {
   o.engine.kv_type = open.kv_type();
   o.engine.unit_kv_scale = open.unit_kv_scale();
 
+  const std::vector<int64_t> batches = {1, o.engine.max_num_seqs, o.engine.max_num_batched_tokens};
+  const std::string kernels = dump_json(report_kernels(open, *backend, batches).json);
   engine::Engine engine(model, *backend, o.engine);
   log::info("{} on {}, memory:\n{}", o.server.served_name, backend->info().name,
             engine::to_string(engine.ledger()));
-  const server::ServedText text{open.tokenizer(), chat ? &*chat : nullptr, why_no_chat};
+  server::ServedText text{open.tokenizer(), chat ? &*chat : nullptr, why_no_chat, kernels};
+  if (chat) text.tools = tool_format(o, *chat);
   return server.run(engine, text, [&] {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     log::info("ready after {:.2f} s: {} at {}", took.count(), o.server.served_name,

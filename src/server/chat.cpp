@@ -164,7 +164,9 @@ void refuse_unsupported(const JsonView& body, const OrderedJson& json) {
   }
 }
 
-text::ChatInput parse_input(const JsonView& body, const OrderedJson& json) {
+}  // namespace
+
+text::ChatInput parse_conversation(const JsonView& body, const OrderedJson& json) {
   text::ChatInput input;
   if (!body.has("messages")) refuse("messages", "messages is missing");
   input.messages = parse_messages(json["messages"]);
@@ -200,6 +202,20 @@ text::ChatInput parse_input(const JsonView& body, const OrderedJson& json) {
   return input;
 }
 
+namespace {
+
+// The functions that a request offers.
+std::vector<std::string> names_of(const OrderedJson& tools) {
+  std::vector<std::string> names;
+  for (const OrderedJson& tool : tools) {
+    const OrderedJson& function = has(tool, "function") ? tool["function"] : tool;
+    if (function.is_object() && has(function, "name") && function["name"].is_string()) {
+      names.push_back(function["name"].get<std::string>());
+    }
+  }
+  return names;
+}
+
 OrderedJson bytes_json(const std::string& bytes) {
   OrderedJson list = OrderedJson::array();
   for (const char c : bytes) list.push_back(static_cast<uint8_t>(c));
@@ -211,7 +227,7 @@ OrderedJson chat_logprobs_json(const std::vector<TokenLogprob>& tokens) {
   OrderedJson content = OrderedJson::array();
   for (const TokenLogprob& token : tokens) {
     OrderedJson item = {{"token", token.token},
-                        {"logprob", token.logprob},
+                        {"logprob", token.logprob.value_or(0)},
                         {"bytes", bytes_json(token.bytes)},
                         {"top_logprobs", OrderedJson::array()}};
     for (const TopLogprob& best : token.top) {
@@ -223,17 +239,49 @@ OrderedJson chat_logprobs_json(const std::vector<TokenLogprob>& tokens) {
   return {{"content", std::move(content)}};
 }
 
+// Unique among the calls of a server: of the answer, its choice and the call.
+std::string call_id(const Envelope& envelope, const Choice& choice, const ToolCallDelta& call) {
+  return fmt::format("call_{}{:x}x{:x}", envelope.nonce, choice.index, call.index);
+}
+
+OrderedJson calls_json(const Envelope& envelope, const Choice& choice, bool streamed) {
+  OrderedJson calls = OrderedJson::array();
+  for (const ToolCallDelta& call : choice.calls) {
+    OrderedJson object, function;
+    if (streamed) object["index"] = call.index;
+    if (!call.name.empty()) {  // the first part of a call says whose it is, and no other
+      object["id"] = call_id(envelope, choice, call);
+      object["type"] = "function";
+      function["name"] = call.name;
+    }
+    function["arguments"] = call.arguments;
+    object["function"] = std::move(function);
+    calls.push_back(std::move(object));
+  }
+  return calls;
+}
+
+// What one prompt has, a conversation has at the top.
+void add_prompt(const Choice& choice, OrderedJson& object) {
+  if (choice.prompt_token_ids) object["prompt_token_ids"] = *choice.prompt_token_ids;
+  if (!choice.prompt_logprobs.is_null()) object["prompt_logprobs"] = choice.prompt_logprobs;
+}
+
 std::string chat_json(const Envelope& envelope, const std::vector<Choice>& choices,
                       const std::optional<Usage>& usage) {
   OrderedJson object = answer_json(envelope, "chat.completion");
   for (const Choice& choice : choices) {
-    OrderedJson part = {
-        {"index", choice.index},
-        {"message", {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}}}};
+    OrderedJson message = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
+    if (!choice.calls.empty()) {
+      if (choice.text.empty()) message["content"] = nullptr;
+      message["tool_calls"] = calls_json(envelope, choice, false);
+    }
+    OrderedJson part = {{"index", choice.index}, {"message", std::move(message)}};
     add_ends(choice, part);
     object["choices"].push_back(std::move(part));
   }
   if (usage) object["usage"] = usage_json(*usage);
+  if (!choices.empty()) add_prompt(choices[0], object);
   return dump_json(object);
 }
 
@@ -243,6 +291,7 @@ std::string chunk_json(const Envelope& envelope, const std::vector<Choice>& choi
   for (const Choice& choice : choices) {
     OrderedJson delta = OrderedJson::object();
     if (!choice.text.empty()) delta["content"] = choice.text;
+    if (!choice.calls.empty()) delta["tool_calls"] = calls_json(envelope, choice, true);
     OrderedJson part = {{"index", choice.index}, {"delta", std::move(delta)}};
     add_ends(choice, part);
     object["choices"].push_back(std::move(part));
@@ -251,14 +300,15 @@ std::string chunk_json(const Envelope& envelope, const std::vector<Choice>& choi
   return dump_json(object);
 }
 
-std::string opening_json(const Envelope& envelope, int32_t index,
+std::string opening_json(const Envelope& envelope, Choice& first,
                          const std::optional<Usage>& usage) {
   OrderedJson object = answer_json(envelope, "chat.completion.chunk");
-  object["choices"].push_back({{"index", index},
+  object["choices"].push_back({{"index", first.index},
                                {"delta", {{"role", "assistant"}, {"content", ""}}},
                                {"logprobs", nullptr},
                                {"finish_reason", nullptr}});
   if (usage) object["usage"] = usage_json(*usage);
+  add_prompt(first, object);
   return dump_json(object);
 }
 
@@ -283,17 +333,24 @@ CompletionRequest parse_chat(const std::string& text, const ServedModel& served,
   // Templates write objects out, so their keys keep their order.
   const auto ordered = parse_json<OrderedJson>(text, kBodyName);
   refuse_unsupported(body, ordered);
-  request.prompts = {parse_input(body, ordered)};
+  text::ChatInput input = parse_conversation(body, ordered);
+  if (!input.tools.is_null() && served.tools) {
+    request.tools = served.tools;
+    request.tool_names = names_of(input.tools);
+  }
+  request.prompts = {std::move(input)};
 
-  // Unset: as many as fit. The newer name wins.
+  // Unset: the model's default, or as many as fit. The newer name wins.
   for (const char* field : {"max_completion_tokens", "max_tokens"}) {
     if (!body.has(field)) continue;
     const int32_t most = integer(body, field, 0, 1);
     if (!request.generation.max_tokens) request.generation.max_tokens = most;
   }
+  request.default_tokens = served.defaults.max_tokens;
   const int32_t top = integer(body, "top_logprobs", 0, 0, served.max_logprobs);
   const bool wanted = body.get<bool>("logprobs", false);
   if (top > 0 && !wanted) refuse("top_logprobs", "top_logprobs needs logprobs: true");
+  request.logprobs = wanted;
   if (wanted) request.generation.sampling.logprobs = top;
   request.add_special = body.get<bool>("add_special_tokens", false);
   note_unknown(body, kOwn, request);

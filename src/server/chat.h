@@ -13,6 +13,10 @@ namespace octet::server {
 CompletionRequest parse_chat(const std::string& body, const ServedModel& served,
                              uint64_t default_seed);
 
+// What the template gets: messages, tools, documents, and how the text ends. `json` is the body
+// with its keys in their order: templates write objects out. Throws ApiError naming the field.
+text::ChatInput parse_conversation(const JsonView& body, const OrderedJson& json);
+
 // `chat.completion`, and `chat.completion.chunk` with the role in the first chunk of a choice.
 const AnswerFormat& chat_format();
 

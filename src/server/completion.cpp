@@ -3,12 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/asio/bind_executor.hpp>
-#include <boost/asio/post.hpp>
 #include <boost/asio/this_coro.hpp>
-#include <boost/asio/use_awaitable.hpp>
-#include <chrono>
-#include <exception>
+#include <numeric>
 #include <stop_token>
 #include <utility>
 
@@ -26,117 +22,78 @@ struct Running {
   bool opened = false;  // its first chunk was sent
 };
 
-// Cancels what is still running when the request ends, however it ends.
-class Cancelling {
+// The choices of a request. When it ends, however it ends, what still runs is cancelled, and all of
+// it is logged where a log is kept.
+class Ending {
  public:
-  Cancelling(engine::Engine& engine, const std::vector<Running>& choices)
-      : engine_(engine), choices_(choices) {}
-  ~Cancelling() {
-    for (const Running& choice : choices_) {
-      if (!choice.answer.done()) engine_.cancel(choice.engine_id);
+  Ending(const CompletionContext& context, const CompletionRequest& request,
+         const Envelope& envelope, const Asked& asked)
+      : context_(context), request_(request), envelope_(envelope), asked_(asked) {}
+  ~Ending() {
+    for (const Running& choice : choices) {
+      if (!choice.answer.done()) context_.engine.cancel(choice.engine_id);
     }
+    if (context_.log && !choices.empty()) context_.log->add(logged());
   }
-  Cancelling(const Cancelling&) = delete;
-  Cancelling& operator=(const Cancelling&) = delete;
+  Ending(const Ending&) = delete;
+  Ending& operator=(const Ending&) = delete;
+
+  std::vector<Running> choices;
+  std::vector<std::shared_ptr<const EncodedPrompt>> prompts;  // of the log alone
+  engine::GenRequest generation;                              // as it was resolved
 
  private:
-  engine::Engine& engine_;
-  const std::vector<Running>& choices_;
-};
-
-using Ids = std::vector<int32_t>;
-
-// A text is encoded up to the longest prompt that can be admitted and no further.
-Ids encode_text(const CompletionContext& context, const CompletionRequest& request,
-                const std::string& text, std::span<const size_t> walls = {}) {
-  const int64_t most = context.served.max_model_len - 1;  // one is for the output
-  std::optional<Ids> ids = context.tokenizer.encode_at_most(
-      static_cast<size_t>(most), text, {.add_special_tokens = request.add_special, .walls = walls});
-  if (ids) return std::move(*ids);
-  throw ApiError(400,
-                 fmt::format("The prompt has more than {} tokens ({} bytes of text); the maximum "
-                             "context length is {} tokens, of which at least 1 is for the output.",
-                             most, text.size(), context.served.max_model_len),
-                 "BadRequestError", std::string(request.format->prompt_field));
-}
-
-Ids encode_prompt(const CompletionContext& context, const CompletionRequest& request,
-                  const Prompt& prompt) {
-  if (const auto* ids = std::get_if<Ids>(&prompt)) return *ids;
-  if (const auto* text = std::get_if<std::string>(&prompt)) {
-    return encode_text(context, request, *text);
-  }
-  const text::RenderedChat chat = context.chat->render(std::get<text::ChatInput>(prompt));
-  return encode_text(context, request, chat.text, chat.walls);
-}
-
-// Ends early, with fewer prompts than asked for, once the client has `gone`.
-std::vector<Ids> encode_all(const CompletionContext& context, const CompletionRequest& request,
-                            const std::stop_token& gone) {
-  std::vector<Ids> all;
-  for (const Prompt& prompt : request.prompts) {
-    if (gone.stop_requested()) return all;
-    all.push_back(encode_prompt(context, request, prompt));
-  }
-  for (const Ids& ids : all) {
-    for (const int32_t id : ids) {
-      if (id >= 0 && id < context.served.vocab) continue;
-      throw ApiError(400,
-                     fmt::format("the prompt holds token {}, and the model knows 0 to {} only: its "
-                                 "tokenizer has more tokens than its embedding",
-                                 id, context.served.vocab - 1),
-                     "BadRequestError", std::string(request.format->prompt_field));
+  LoggedRequest logged() {
+    LoggedRequest entry{asked_.path, asked_.body, envelope_, request_.best_of};
+    entry.generation = std::move(generation);
+    entry.prompts = std::move(prompts);
+    for (size_t i = 0; i < choices.size(); ++i) {
+      const Answer& answer = choices[i].answer;
+      entry.choices.push_back(
+          {entry.generation.sampling.seed + i % static_cast<size_t>(request_.best_of),
+           answer.token_ids(), answer.finish_reason().value_or("abort")});
     }
+    return entry;
   }
-  return all;
-}
 
-// Short prompts are encoded here and now. Long ones and templates would hold up every other
-// connection, so they have a worker.
-asio::awaitable<std::vector<Ids>> encode(const CompletionContext& context,
-                                         const CompletionRequest& request, std::stop_token gone) {
-  constexpr size_t is_long = 32 << 10;
-  size_t bytes = 0;
-  for (const Prompt& prompt : request.prompts) {
-    if (const auto* text = std::get_if<std::string>(&prompt)) bytes += text->size();
-    if (std::holds_alternative<text::ChatInput>(prompt)) bytes = is_long;
-  }
-  if (bytes < is_long) co_return encode_all(context, request, gone);
-
-  const asio::any_io_executor home = co_await asio::this_coro::executor;
-  std::vector<Ids> all;
-  std::exception_ptr failure;
-  co_await asio::post(asio::bind_executor(context.workers, asio::use_awaitable));
-  try {
-    all = encode_all(context, request, gone);
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  co_await asio::post(asio::bind_executor(home, asio::use_awaitable));
-  if (failure) std::rethrow_exception(failure);
-  co_return all;
-}
+  const CompletionContext& context_;
+  const CompletionRequest& request_;
+  const Envelope& envelope_;
+  const Asked& asked_;
+};
 
 // What no waiting can make fit is the request's own fault, not an overload.
 void refuse_too_many(const CompletionContext& context, const CompletionRequest& request) {
-  const int64_t wanted = static_cast<int64_t>(request.prompts.size()) * request.n;
+  const auto wanted = static_cast<int64_t>(request.choices());
   const int64_t most = context.engine.max_requests();
   if (wanted <= most) return;
+  const char* times = request.best_of > request.n ? "best_of" : "n";
   throw ApiError(400,
-                 fmt::format("the request asks for {} completions ({} prompts times n = {}), and "
+                 fmt::format("the request asks for {} completions ({} prompts times {} = {}), and "
                              "this server takes at most {} at once (--max-queued-requests and "
                              "--max-num-seqs together); send fewer in one request",
-                             wanted, request.prompts.size(), request.n, most),
+                             wanted, request.prompts.size(), times, request.best_of, most),
                  "BadRequestError",
-                 request.n > most ? "n" : std::string(request.format->prompt_field));
+                 request.best_of > most ? times : std::string(request.format->prompt_field));
 }
 
 void submit(const CompletionContext& context, const CompletionRequest& request,
-            const std::vector<Ids>& prompts, EventQueue& events, std::vector<Running>& choices) {
-  for (const Ids& ids : prompts) {
-    for (int32_t i = 0; i < request.n; ++i) {
-      engine::GenRequest generation = request.generation;
-      generation.prompt = ids;
+            std::vector<EncodedPrompt> prompts, EventQueue& events, Ending& all) {
+  std::vector<Running>& choices = all.choices;
+  engine::GenRequest& common = all.generation = request.generation;
+  common.sampling.bad_words =
+      tokens_of_bad_words(context.prompts.tokenizer, request.bad_words, context.prompts.vocab);
+  const bool kept = request.echo || request.token_ids || request.prompt_logprobs;
+  for (EncodedPrompt& prompt : prompts) {
+    const auto shared = std::make_shared<const EncodedPrompt>(std::move(prompt));
+    if (context.log) all.prompts.push_back(shared);
+    const int64_t room = context.prompts.max_model_len - static_cast<int64_t>(shared->ids.size());
+    if (!common.max_tokens && request.default_tokens && *request.default_tokens <= room) {
+      common.max_tokens = request.default_tokens;
+    }
+    for (int32_t i = 0; i < request.best_of; ++i) {
+      engine::GenRequest generation = common;
+      generation.prompt = shared->ids;
       generation.sampling.seed += static_cast<uint64_t>(i);  // or all n would be the same
       const engine::Submitted submitted =
           context.engine.submit(std::move(generation), events.sink(choices.size()));
@@ -152,23 +109,42 @@ void submit(const CompletionContext& context, const CompletionRequest& request,
         throw ApiError(500, "the engine does not run: " + submitted.unavailable,
                        "InternalServerError");
       }
-      choices.push_back({submitted.id, Answer(context.tokenizer, request)});
+      choices.push_back(
+          {submitted.id, Answer(context.prompts.tokenizer, request, kept ? shared : nullptr)});
     }
   }
 }
 
-// The prompt of n choices counts once.
-Usage total_usage(const std::vector<Running>& choices, int32_t n) {
+// The prompt of several choices counts once; of best_of, all that was computed counts.
+Usage total_usage(const std::vector<Running>& choices, const CompletionRequest& request) {
   Usage total;
+  if (!request.cached_usage) total.cached_tokens.reset();
   for (size_t i = 0; i < choices.size(); ++i) {
     const Usage& usage = choices[i].answer.usage();
-    if (i % static_cast<size_t>(n) == 0) {
+    if (i % static_cast<size_t>(request.best_of) == 0) {
       total.prompt_tokens += usage.prompt_tokens;
-      total.cached_tokens += usage.cached_tokens;
+      if (total.cached_tokens) *total.cached_tokens += usage.cached_tokens.value_or(0);
     }
     total.completion_tokens += usage.completion_tokens;
   }
   return total;
+}
+
+// The choices that are given: of each prompt's best_of the n whose tokens are likeliest on average,
+// the best first.
+std::vector<size_t> best_choices(const std::vector<Running>& choices,
+                                 const CompletionRequest& request) {
+  std::vector<size_t> all(choices.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  if (request.best_of == request.n) return all;
+  std::vector<size_t> best;
+  const auto score = [&](size_t i) { return choices[i].answer.mean_logprob(); };
+  for (auto group = all.begin(); group != all.end(); group += request.best_of) {
+    std::stable_sort(group, group + request.best_of,
+                     [&](size_t a, size_t b) { return score(a) > score(b); });
+    best.insert(best.end(), group, group + request.n);
+  }
+  return best;
 }
 
 std::string sse(const std::string& data) {
@@ -178,11 +154,7 @@ std::string sse(const std::string& data) {
 }  // namespace
 
 asio::awaitable<void> complete(const CompletionContext& context, const CompletionRequest& request,
-                               const std::string& id, Responder& responder) {
-  const Envelope envelope{id, context.served.name,
-                          std::chrono::duration_cast<std::chrono::seconds>(
-                              std::chrono::system_clock::now().time_since_epoch())
-                              .count()};
+                               const Envelope& envelope, const Asked& asked, Responder& responder) {
   const AnswerFormat& format = *request.format;
   const auto events = std::make_shared<EventQueue>(co_await asio::this_coro::executor);
   const OpenQueues::Entry entry(context.open, events);
@@ -191,13 +163,13 @@ asio::awaitable<void> complete(const CompletionContext& context, const Completio
     gone.request_stop();
     events->close(EventQueue::Closed::client_gone);
   });
-  std::vector<Running> choices;
-  const Cancelling cancelling(context.engine, choices);
+  Ending all(context, request, envelope, asked);
+  std::vector<Running>& choices = all.choices;
   refuse_too_many(context, request);
   {  // the engine has its own copy of the prompts: these end here
-    const std::vector<Ids> prompts = co_await encode(context, request, gone.get_token());
+    std::vector<EncodedPrompt> prompts = co_await context.prompts.encode(request, gone.get_token());
     if (events->closed() == EventQueue::Closed::no) {
-      submit(context, request, prompts, *events, choices);
+      submit(context, request, std::move(prompts), *events, all);
     }
   }
 
@@ -205,29 +177,28 @@ asio::awaitable<void> complete(const CompletionContext& context, const Completio
   const auto chunk = [&](Running& choice, size_t index) {
     std::optional<Usage> usage;
     if (request.continuous_usage) usage = choice.answer.usage();
-    std::string opening;
-    if (format.opening && !std::exchange(choice.opened, true)) {
-      opening = sse(format.opening(envelope, static_cast<int32_t>(index), usage));
-    }
     std::vector<Choice> parts;
     parts.push_back(choice.answer.take(static_cast<int32_t>(index)));
+    std::string opening;
+    if (format.opening && !std::exchange(choice.opened, true)) {
+      opening = sse(format.opening(envelope, parts[0], usage));
+    }
     return opening + sse(format.chunk(envelope, parts, usage));
   };
   const auto whole = [&] {
     std::vector<Choice> parts;
-    parts.reserve(choices.size());
-    for (size_t i = 0; i < choices.size(); ++i) {
-      parts.push_back(choices[i].answer.take(static_cast<int32_t>(i)));
+    for (const size_t i : best_choices(choices, request)) {
+      parts.push_back(choices[i].answer.take(static_cast<int32_t>(parts.size())));
     }
-    return format.whole(envelope, parts, total_usage(choices, request.n));
+    return format.whole(envelope, parts, total_usage(choices, request));
   };
   const auto usage_chunk = [&] {
-    return sse(format.chunk(envelope, std::vector<Choice>(), total_usage(choices, request.n)));
+    return sse(format.chunk(envelope, std::vector<Choice>(), total_usage(choices, request)));
   };
 
   if (request.stream) co_await responder.start_stream("text/event-stream; charset=utf-8");
   std::optional<ApiError> failure;
-  for (size_t running = request.prompts.size() * static_cast<size_t>(request.n); running > 0;) {
+  for (size_t running = request.choices(); running > 0;) {
     const std::optional<EventQueue::Item> item = co_await events->next();
     if (!item && events->closed() == EventQueue::Closed::client_gone) co_return;
     if (!item) {

@@ -2,7 +2,6 @@
 // whole.
 #pragma once
 
-#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <memory>
 #include <string>
@@ -10,22 +9,28 @@
 #include "server/event_queue.h"
 #include "server/http.h"
 #include "server/openai.h"
+#include "server/prompt.h"
+#include "server/request_log.h"
 
 namespace octet::server {
 
 struct CompletionContext {
   engine::Engine& engine;
-  const text::Tokenizer& tokenizer;
-  const text::ChatTemplate* chat;  // null: the model has none
-  const ServedModel& served;
-  boost::asio::any_io_executor workers;  // where long prompts are tokenized and templates run
+  PromptEncoder prompts;
   std::shared_ptr<OpenQueues> open;
+  RequestLog* log = nullptr;  // null: none is kept
+};
+
+// What was asked, as the log has it. Outlives the answer.
+struct Asked {
+  const std::string& path;
+  const std::string& body;
 };
 
 // Encodes, submits every prompt (times n), and answers through `responder`. When the client goes
 // away, all of it is cancelled. Throws ApiError before anything was sent.
 boost::asio::awaitable<void> complete(const CompletionContext& context,
-                                      const CompletionRequest& request, const std::string& id,
-                                      Responder& responder);
+                                      const CompletionRequest& request, const Envelope& envelope,
+                                      const Asked& asked, Responder& responder);
 
 }  // namespace octet::server

@@ -474,7 +474,8 @@ asio::awaitable<void> HttpServer::serve(std::shared_ptr<Shared> shared, tcp::soc
                           .path = target.substr(0, target.find('?')),
                           .body = std::move(message.body()),
                           .authorization = to_string(message[http::field::authorization]),
-                          .request_id = to_string(message["X-Request-Id"])};
+                          .request_id = to_string(message["X-Request-Id"]),
+                          .origin = to_string(message[http::field::origin])};
       BeastResponder::Head head;
       head.version = message.version();
       head.keep_alive = message.keep_alive();

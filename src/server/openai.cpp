@@ -40,21 +40,50 @@ void refuse_model(const std::string& name, const std::string& served) {
                  "NotFoundError", "model");
 }
 
+namespace {
+
+// JSON knows neither NaN nor infinity. (Not std::max, which would let NaN through.)
+float finite(float value) {
+  return value > kLogprobFloor ? value : kLogprobFloor;
+}
+
+std::string text_of(const text::Tokenizer& tokenizer, int32_t id) {
+  return tokenizer.decode({&id, 1}, false);
+}
+
+}  // namespace
+
 TokenLogprob token_logprob(const text::Tokenizer& tokenizer, const engine::SampledToken& token,
-                           size_t text_offset) {
-  const auto text_of = [&](int32_t id) { return tokenizer.decode({&id, 1}, false); };
+                           size_t text_offset, bool as_ids) {
+  const auto name_of = [&](int32_t id) {
+    return as_ids ? fmt::format("token_id:{}", id) : text_of(tokenizer, id);
+  };
   const auto bytes_of = [&](int32_t id) { return std::string(tokenizer.token_bytes(id)); };
-  // Not std::max, which would let NaN through.
-  const auto finite = [](float value) { return value > kLogprobFloor ? value : kLogprobFloor; };
-  TokenLogprob out{.token = text_of(token.token),
+  TokenLogprob out{.token = name_of(token.token),
                    .bytes = bytes_of(token.token),
                    .logprob = finite(token.logprob),
                    .text_offset = text_offset};
   for (const engine::TopToken& best : token.top) {
     out.sampled_is_best |= best.token == token.token;
-    out.top.push_back({text_of(best.token), finite(best.logprob), bytes_of(best.token)});
+    out.top.push_back({name_of(best.token), finite(best.logprob), bytes_of(best.token)});
   }
   return out;
+}
+
+OrderedJson prompt_logprob_json(const text::Tokenizer& tokenizer, const engine::SampledToken& token,
+                                int32_t most) {
+  OrderedJson object = OrderedJson::object();
+  const auto add = [&](int32_t id, float logprob, int32_t rank) {
+    object[std::to_string(id)] = {
+        {"logprob", finite(logprob)}, {"rank", rank}, {"decoded_token", text_of(tokenizer, id)}};
+  };
+  add(token.token, token.logprob, token.rank);
+  int32_t rank = 0;
+  for (const engine::TopToken& best : token.top) {
+    if (++rank > most) break;
+    if (best.token != token.token) add(best.token, best.logprob, rank);
+  }
+  return object;
 }
 
 OrderedJson logprobs_json(const std::vector<TokenLogprob>& tokens) {
@@ -64,14 +93,19 @@ OrderedJson logprobs_json(const std::vector<TokenLogprob>& tokens) {
   }
   for (const TokenLogprob& token : tokens) {
     object["text_offset"].push_back(token.text_offset);
-    object["token_logprobs"].push_back(token.logprob);
     object["tokens"].push_back(token.token);
+    if (!token.logprob) {
+      object["token_logprobs"].push_back(nullptr);
+      object["top_logprobs"].push_back(nullptr);
+      continue;
+    }
+    object["token_logprobs"].push_back(*token.logprob);
     OrderedJson top = OrderedJson::object();
     // Parts of characters all read U+FFFD: of tokens with one text, the best counts.
     for (const TopLogprob& best : token.top) {
       if (!top.contains(best.token)) top[best.token] = best.logprob;
     }
-    if (!token.sampled_is_best && !top.contains(token.token)) top[token.token] = token.logprob;
+    if (!token.sampled_is_best && !top.contains(token.token)) top[token.token] = *token.logprob;
     object["top_logprobs"].push_back(std::move(top));
   }
   return object;
@@ -82,7 +116,10 @@ OrderedJson usage_json(const Usage& usage) {
   object["prompt_tokens"] = usage.prompt_tokens;
   object["total_tokens"] = usage.prompt_tokens + usage.completion_tokens;
   object["completion_tokens"] = usage.completion_tokens;
-  object["prompt_tokens_details"] = {{"cached_tokens", usage.cached_tokens}};
+  object["prompt_tokens_details"] = nullptr;
+  if (usage.cached_tokens) {
+    object["prompt_tokens_details"] = {{"cached_tokens", *usage.cached_tokens}};
+  }
   return object;
 }
 
@@ -101,6 +138,7 @@ void add_ends(const Choice& choice, OrderedJson& part) {
   part["finish_reason"] =
       choice.finish_reason ? OrderedJson(*choice.finish_reason) : OrderedJson(nullptr);
   part["stop_reason"] = choice.stop_reason.value_or(OrderedJson(nullptr));
+  if (choice.token_ids) part["token_ids"] = *choice.token_ids;
 }
 
 std::string completion_json(const Envelope& envelope, const std::vector<Choice>& choices,
@@ -111,6 +149,8 @@ std::string completion_json(const Envelope& envelope, const std::vector<Choice>&
     part["index"] = choice.index;
     part["text"] = choice.text;
     add_ends(choice, part);
+    if (choice.prompt_token_ids) part["prompt_token_ids"] = *choice.prompt_token_ids;
+    if (!choice.prompt_logprobs.is_null()) part["prompt_logprobs"] = choice.prompt_logprobs;
     object["choices"].push_back(std::move(part));
   }
   if (usage) object["usage"] = usage_json(*usage);

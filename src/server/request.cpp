@@ -3,99 +3,97 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 namespace octet::server {
 namespace {
 
 // Fields that every request may have, known here or known to mean nothing here.
-constexpr std::array kKnown = {
+constexpr std::string_view kKnown[] = {
     "model",
+    "request_id",
+    "n",
+    "user",
+    "session_id",
+    // sampling.cpp
     "temperature",
     "top_p",
     "top_k",
     "min_p",
     "seed",
-    "stop",
-    "stop_token_ids",
-    "include_stop_str_in_output",
-    "skip_special_tokens",
-    "ignore_eos",
-    "min_tokens",
-    "stream",
-    "stream_options",
-    "n",
-    "user",
-    "cache_salt",
+    "repetition_penalty",
     "presence_penalty",
     "frequency_penalty",
-    "repetition_penalty",
     "logit_bias",
+    "allowed_token_ids",
+    "bad_words",
+    // how long, and when
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "min_tokens",
+    "priority",
+    "timeout",
+    "cache_salt",
+    "truncate_prompt_tokens",
+    "truncation_side",
+    // what is shown
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "return_tokens_as_token_ids",
+    "return_token_ids",
+    "prompt_logprobs",
+    "stream",
+    "stream_options",
 };
 
-// A string, an array of ids, or an array of either.
-std::vector<Prompt> parse_prompts(const Json& prompt, int64_t vocab) {
-  constexpr size_t most = 256;
-  const auto one = [&](const Json& value) -> Prompt {
-    if (value.is_string()) return value.get<std::string>();
-    if (value.is_array()) return token_ids(value, "prompt", vocab);
-    refuse("prompt", fmt::format("prompt must be a string, an array of token ids, or an array of "
-                                 "these, got {}",
-                                 shortened(dump_json(value), 40)));
-  };
-  if (!prompt.is_array() || (!prompt.empty() && prompt.front().is_number())) return {one(prompt)};
-  if (prompt.empty()) refuse("prompt", "prompt is an empty array: there is nothing to complete");
-  if (prompt.size() > most) {
-    refuse("prompt", fmt::format("prompt holds {} prompts; at most {} go into one request",
-                                 prompt.size(), most));
-  }
-  std::vector<Prompt> prompts;
-  for (const Json& value : prompt) prompts.push_back(one(value));
-  return prompts;
-}
-
-std::vector<std::string> parse_stop(const JsonView& body) {
-  if (!body.has("stop")) return {};
-  const Json& stop = body.json().at("stop");
-  // Every choice of every prompt keeps them, so their number and length are bounded.
-  constexpr size_t most = 64, most_bytes = 4096;
-  std::vector<std::string> stops;
-  for (const Json& one : stop.is_array() ? stop : Json::array({stop})) {
-    if (!one.is_string()) {
-      refuse_value(body, "stop", fmt::format("a string or an array of at most {} strings", most));
-    }
-    stops.push_back(one.get<std::string>());
-  }
-  if (stops.size() > most) {
-    refuse("stop",
-           fmt::format("stop holds {} strings; at most {} are accepted", stops.size(), most));
-  }
-  for (const std::string& one : stops) {
-    if (one.size() > most_bytes) {
-      refuse("stop", fmt::format("stop holds a string of {} bytes; at most {} are accepted",
-                                 one.size(), most_bytes));
+// What the engine is told beside how to draw.
+void parse_generation(const JsonView& body, const ServedModel& served, CompletionRequest& request) {
+  engine::GenRequest& generation = request.generation;
+  generation.min_tokens = integer(body, "min_tokens", 0, 0);
+  generation.ignore_eos = body.get<bool>("ignore_eos", false);
+  generation.salt = bounded_text(body, "cache_salt", 1024);  // it stays in the cache
+  if (body.has("stop_token_ids")) {
+    generation.stop_ids =
+        token_ids(body.json().at("stop_token_ids"), "stop_token_ids", served.vocab);
+    constexpr size_t most_ids = 8192;
+    if (generation.stop_ids.size() > most_ids) {
+      refuse("stop_token_ids", fmt::format("stop_token_ids holds {} ids; at most {} are accepted",
+                                           generation.stop_ids.size(), most_ids));
     }
   }
-  if (std::ranges::any_of(stops, &std::string::empty)) {
-    refuse("stop",
-           "stop holds an empty string, which would end every answer at once; leave it out");
+  generation.priority = integer(body, "priority", 0, std::numeric_limits<int32_t>::min());
+  if (generation.priority != 0 && !served.priorities) {
+    refuse("priority",
+           "priority has a meaning only under --schedule-policy priority, and this server runs "
+           "another; leave it out");
   }
-  return stops;
+  constexpr double day = 86400;
+  if (body.has("timeout")) {
+    generation.timeout_s =
+        number(body, "timeout", 0, 0.001, day, "a number of seconds from 0.001 to 86400");
+  }
+  if (!body.has("truncate_prompt_tokens")) return;
+  const int32_t most = integer(body, "truncate_prompt_tokens", -1, -1);
+  if (most == 0) refuse_value(body, "truncate_prompt_tokens", "-1 or a positive number of tokens");
+  const std::string side = body.get<std::string>("truncation_side", "left");
+  if (side != "left" && side != "right") {
+    refuse_value(body, "truncation_side", "\"left\" or \"right\"");
+  }
+  request.truncation = {most < 0 ? std::numeric_limits<int32_t>::max() : most, side == "left"};
 }
 
-// What OpenAI's API has and this server does not, refused by name unless it is at its default.
-void refuse_unsupported(const JsonView& body) {
-  const auto must_be = [&](std::string_view field, double value) {
-    if (body.get<double>(field, value) == value) return;
-    refuse(field, fmt::format("{} is not supported; leave it out or set it to {}", field, value));
-  };
-  must_be("presence_penalty", 0);
-  must_be("frequency_penalty", 0);
-  must_be("repetition_penalty", 1);
-  if (body.has("logit_bias") && !body.json().at("logit_bias").empty()) {
-    refuse("logit_bias", "logit_bias is not supported; leave it out");
-  }
+void parse_streaming(const JsonView& body, const ServedModel& served, CompletionRequest& request) {
+  request.cached_usage = served.cached_usage;
+  request.stream = body.get<bool>("stream", false);
+  request.include_usage = request.stream && served.force_usage;
+  const auto options = body.find("stream_options");
+  if (!options) return;
+  if (!request.stream) refuse("stream_options", "stream_options needs stream: true");
+  request.include_usage |= options->get<bool>("include_usage", false);
+  request.continuous_usage =
+      request.include_usage && options->get<bool>("continuous_usage_stats", false);
 }
 
 }  // namespace
@@ -107,6 +105,34 @@ void refuse(std::string_view field, std::string message) {
 void refuse_value(const JsonView& body, std::string_view field, std::string_view accepted) {
   refuse(field, fmt::format("{} must be {}, got {}", field, accepted,
                             shortened(dump_json(body.json().at(field)), 80)));
+}
+
+std::string bounded_text(const JsonView& body, std::string_view field, size_t most) {
+  std::string text = body.get<std::string>(field, "");
+  if (text.size() <= most) return text;
+  refuse(field, fmt::format("{} has {} bytes; at most {} are accepted", field, text.size(), most));
+}
+
+std::vector<std::string> parse_strings(const JsonView& body, std::string_view field, size_t most,
+                                       size_t most_bytes) {
+  if (!body.has(field)) return {};
+  const Json& value = body.json().at(field);
+  std::vector<std::string> strings;
+  for (const Json& one : value.is_array() ? value : Json::array({value})) {
+    if (!one.is_string()) {
+      refuse_value(body, field, fmt::format("a string or an array of at most {} strings", most));
+    }
+    strings.push_back(one.get<std::string>());
+    if (strings.back().size() > most_bytes) {
+      refuse(field, fmt::format("{} holds a string of {} bytes; at most {} are accepted", field,
+                                strings.back().size(), most_bytes));
+    }
+  }
+  if (strings.size() > most) {
+    refuse(field, fmt::format("{} holds {} strings; at most {} are accepted", field, strings.size(),
+                              most));
+  }
+  return strings;
 }
 
 double number(const JsonView& body, std::string_view field, double fallback, double least,
@@ -148,90 +174,37 @@ void parse_common(const JsonView& body, const ServedModel& served, uint64_t defa
                   CompletionRequest& request) {
   const std::string model = body.get<std::string>("model", served.name);
   if (model != served.name) refuse_model(model, served.name);
-  request.n = integer(body, "n", 1, 1, 128);
-  refuse_unsupported(body);
+  request.id = bounded_text(body, "request_id", 128);
+  request.n = request.best_of = integer(body, "n", 1, 1, 128);
+  parse_generation(body, served, request);
+  parse_sampling(body, served, default_seed, request);
 
-  engine::GenRequest& generation = request.generation;
-  generation.min_tokens = integer(body, "min_tokens", 0, 0);
-  generation.ignore_eos = body.get<bool>("ignore_eos", false);
-  generation.salt = body.get<std::string>("cache_salt", "");
-  constexpr size_t most_salt = 1024;  // bytes; it stays in the cache with the blocks
-  if (generation.salt.size() > most_salt) {
-    refuse("cache_salt", fmt::format("cache_salt has {} bytes; at most {} are accepted",
-                                     generation.salt.size(), most_salt));
+  request.stop = parse_strings(body, "stop", 64, 4096);
+  if (std::ranges::any_of(request.stop, &std::string::empty)) {
+    refuse("stop",
+           "stop holds an empty string, which would end every answer at once; leave it out");
   }
-  if (body.has("stop_token_ids")) {
-    generation.stop_ids =
-        token_ids(body.json().at("stop_token_ids"), "stop_token_ids", served.vocab);
-    constexpr size_t most_ids = 8192;
-    if (generation.stop_ids.size() > most_ids) {
-      refuse("stop_token_ids", fmt::format("stop_token_ids holds {} ids; at most {} are accepted",
-                                           generation.stop_ids.size(), most_ids));
-    }
-  }
-  engine::Sampling& sampling = generation.sampling;
-  constexpr double huge = 1e6;
-  sampling.temperature =
-      static_cast<float>(number(body, "temperature", 1.0, 0.0, huge, "a number from 0 to 1000000"));
-  sampling.top_p = static_cast<float>(number(body, "top_p", 1.0, std::numeric_limits<float>::min(),
-                                             1.0, "a number above 0 and at most 1"));
-  sampling.min_p = static_cast<float>(number(body, "min_p", 0.0, 0.0, 1.0, "a number from 0 to 1"));
-  sampling.top_k = std::max(integer(body, "top_k", 0, -1), 0);
-  sampling.seed =
-      body.has("seed") ? static_cast<uint64_t>(body.get<int64_t>("seed")) : default_seed;
-
-  request.stop = parse_stop(body);
   request.include_stop = body.get<bool>("include_stop_str_in_output", false);
   request.skip_special = body.get<bool>("skip_special_tokens", true);
-  request.stream = body.get<bool>("stream", false);
-  if (const auto options = body.find("stream_options")) {
-    if (!request.stream) refuse("stream_options", "stream_options needs stream: true");
-    request.include_usage = options->get<bool>("include_usage", false);
-    request.continuous_usage =
-        request.include_usage && options->get<bool>("continuous_usage_stats", false);
+  body.get<bool>("spaces_between_special_tokens", true);  // no tokenizer here puts any
+  request.tokens_as_ids = body.get<bool>("return_tokens_as_token_ids", false);
+  request.token_ids = body.get<bool>("return_token_ids", false);
+  parse_streaming(body, served, request);
+  if (body.has("prompt_logprobs")) {
+    request.prompt_logprobs = integer(body, "prompt_logprobs", 0, 0, served.max_logprobs);
+    if (request.stream) refuse("prompt_logprobs", "prompt_logprobs needs stream: false");
+    request.generation.prompt_logprobs = *request.prompt_logprobs;
   }
 }
 
 void note_unknown(const JsonView& body, std::span<const std::string_view> own,
                   CompletionRequest& request) {
   for (const auto& [key, value] : body.json().items()) {
-    if (std::ranges::find(kKnown, key) == kKnown.end() &&
+    if (std::ranges::find(kKnown, key) == std::end(kKnown) &&
         std::ranges::find(own, key) == own.end()) {
       request.unknown_fields.push_back(key);
     }
   }
-}
-
-CompletionRequest parse_completion(const std::string& text, const ServedModel& served,
-                                   uint64_t default_seed) {
-  static constexpr std::string_view kOwn[] = {
-      "prompt", "max_tokens", "add_special_tokens", "logprobs", "best_of", "echo", "suffix"};
-  const Json json = parse_json(text, kBodyName);
-  const JsonView body(json, kBodyName);
-  CompletionRequest request;
-  parse_common(body, served, default_seed, request);
-  if (!body.has("prompt")) {
-    refuse("prompt",
-           "prompt is missing: send a string, an array of token ids, or an array of these");
-  }
-  request.prompts = parse_prompts(json.at("prompt"), served.vocab);
-  if (body.has("suffix") && !body.get<std::string>("suffix").empty()) {
-    refuse("suffix",
-           "suffix is not supported: these models complete at the end only; leave it out");
-  }
-  if (body.get<bool>("echo", false)) {
-    refuse("echo", "echo is not supported; leave it out or set it to false");
-  }
-  if (body.has("best_of") && body.get<int64_t>("best_of") != request.n) {
-    refuse("best_of", "best_of is not supported; use n");
-  }
-  request.generation.max_tokens = integer(body, "max_tokens", 16, 1);  // OpenAI's default
-  if (body.has("logprobs")) {
-    request.generation.sampling.logprobs = integer(body, "logprobs", 0, 0, served.max_logprobs);
-  }
-  request.add_special = body.get<bool>("add_special_tokens", true);
-  note_unknown(body, kOwn, request);
-  return request;
 }
 
 }  // namespace octet::server

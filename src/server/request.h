@@ -25,9 +25,18 @@ double number(const JsonView& body, std::string_view field, double fallback, dou
               double most, std::string_view accepted);
 int32_t integer(const JsonView& body, std::string_view field, int32_t fallback, int32_t least,
                 int32_t most = std::numeric_limits<int32_t>::max());
+// A string of at most so many bytes; "" if it is left out.
+std::string bounded_text(const JsonView& body, std::string_view field, size_t most);
+// A string or an array of at most `most` of them.
+std::vector<std::string> parse_strings(const JsonView& body, std::string_view field, size_t most,
+                                       size_t most_bytes);
 std::vector<int32_t> token_ids(const Json& array, std::string_view field, int64_t vocab);
 
-// model, n, sampling, stop strings, streaming, and what is refused in every request.
+// temperature and the other filters, penalties, seed, biases, and what may not be drawn.
+void parse_sampling(const JsonView& body, const ServedModel& served, uint64_t default_seed,
+                    CompletionRequest& request);
+
+// model, n, sampling, stop strings, streaming, and what else every request may have.
 void parse_common(const JsonView& body, const ServedModel& served, uint64_t default_seed,
                   CompletionRequest& request);
 

@@ -10,6 +10,8 @@
 #include "base/log.h"
 #include "server/chat.h"
 #include "server/completion.h"
+#include "server/tokenize.h"
+#include "server/worker.h"
 
 namespace octet::server {
 namespace {
@@ -59,33 +61,43 @@ bool allows(std::string_view methods, std::string_view method) {
 
 }  // namespace
 
+// Who may ask: everybody, or those that have a key where the server has one.
+enum class Access : uint8_t { open, key };
+
 struct Routes::Route {
   std::string_view path, methods;
-  asio::awaitable<void> (Routes::*answer)(const HttpRequest&, Responder&);
+  Access access;
+  Done (Routes::*answer)(const HttpRequest&, Responder&);
 };
 
 const Routes::Route* Routes::find(std::string_view path) {
   static constexpr Route kRoutes[] = {
-      {"/health", kGet, &Routes::health},
-      {"/ping", kGet, &Routes::health},
-      {"/version", kGet, &Routes::version},
-      {"/v1/models", kGet, &Routes::models},
-      {"/v1/completions", kPost, &Routes::completions},
-      {"/v1/chat/completions", kPost, &Routes::chat},
+      {"/health", kGet, Access::open, &Routes::health},
+      {"/ping", kGet, Access::open, &Routes::health},
+      {"/version", kGet, Access::open, &Routes::version},
+      {"/v1/models", kGet, Access::key, &Routes::models},
+      {"/v1/completions", kPost, Access::key, &Routes::completions},
+      {"/v1/chat/completions", kPost, Access::key, &Routes::chat},
+      {"/tokenize", kPost, Access::key, &Routes::tokenize},
+      {"/detokenize", kPost, Access::key, &Routes::detokenize},
+      {"/tokenizer_info", kGet, Access::key, &Routes::tokenizer_info},
+      {"/debug/kernels", kGet, Access::key, &Routes::kernels},
   };
-  static constexpr Route kModel = {kModelPath, kGet, &Routes::model};
+  static constexpr Route kModel = {kModelPath, kGet, Access::key, &Routes::model};
   const auto* route = std::ranges::find(kRoutes, path, &Route::path);
   if (route != std::end(kRoutes)) return route;
   return path.starts_with(kModelPath) ? &kModel : nullptr;
 }
 
 Routes::Routes(const ServerOptions& options, engine::Engine& engine, const ServedText& text,
-               asio::any_io_executor workers)
+               asio::any_io_executor workers, BoundedLog* log)
     : options_(options),
       engine_(engine),
       text_(text),
       workers_(std::move(workers)),
-      random_(std::random_device{}()) {
+      random_(std::random_device{}()),
+      seeds_(options.seed ? static_cast<uint64_t>(*options.seed) : random_()) {
+  if (log) log_.emplace(*log, workers_);
   served_.name = options.served_name;
   served_.root = options.root;
   served_.created =
@@ -93,10 +105,15 @@ Routes::Routes(const ServerOptions& options, engine::Engine& engine, const Serve
   served_.max_model_len = engine.max_model_len();
   served_.max_logprobs = engine.max_logprobs();
   served_.vocab = engine.model().config().vocab;
+  served_.defaults = options.defaults;
+  served_.force_usage = options.force_usage;
+  served_.cached_usage = options.cached_usage;
+  served_.tools = text.tools;
 }
 
 asio::awaitable<void> Routes::handle(const HttpRequest& request, Responder& responder) {
   std::optional<ApiError> failure;
+  allow_origin(request, responder);
   try {
     co_await dispatch(request, responder);
   } catch (const ApiError& error) {
@@ -116,16 +133,31 @@ asio::awaitable<void> Routes::handle(const HttpRequest& request, Responder& resp
   co_await responder.send(failure->status, error_json(*failure));
 }
 
-// Everything that reaches the model lies under /v1 and is guarded; the rest says nothing of it.
+// A script of another origin sees an answer only if this lets it.
+void Routes::allow_origin(const HttpRequest& request, Responder& responder) const {
+  const std::vector<std::string>& allowed = options_.allowed_origins;
+  if (allowed.empty()) return;
+  const bool all = std::ranges::find(allowed, "*") != allowed.end();
+  if (!all) responder.header("Vary", "Origin");
+  if (!all && std::ranges::find(allowed, request.origin) == allowed.end()) return;
+  responder.header("Access-Control-Allow-Origin", all ? "*" : request.origin);
+  responder.header("Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+  if (request.method != "OPTIONS") return;
+  responder.header("Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS");
+  responder.header("Access-Control-Allow-Headers", "Authorization, Content-Type, *");
+  responder.header("Access-Control-Max-Age", "600");
+}
+
+// What is not said to be open to all needs a key, also a path that leads nowhere.
 asio::awaitable<void> Routes::dispatch(const HttpRequest& request, Responder& responder) {
   const Route* route = find(request.path);
   const bool asks_only = request.method == "OPTIONS";
-  if (request.path.starts_with("/v1") && !asks_only) authorize(request);
+  if (!(route && route->access == Access::open) && !asks_only) authorize(request);
   if (!route) {
     throw ApiError(404,
                    fmt::format("there is nothing at {} {}; try /v1/completions, "
                                "/v1/chat/completions, /v1/models, /health or /version",
-                               request.method, request.path),
+                               request.method, shortened(request.path, 200)),
                    "NotFoundError");
   }
   if (!allows(route->methods, request.method) || asks_only) {
@@ -144,13 +176,17 @@ asio::awaitable<void> Routes::dispatch(const HttpRequest& request, Responder& re
 }
 
 void Routes::authorize(const HttpRequest& request) const {
-  if (options_.api_key.empty()) return;
+  if (options_.api_keys.empty()) return;
   constexpr std::string_view scheme = "Bearer ";
   const std::string_view given = request.authorization;
-  if (boost::beast::iequals(given.substr(0, scheme.size()), scheme) &&
-      equal_secret(given.substr(scheme.size()), options_.api_key)) {
-    return;
+  bool known = false;
+  if (boost::beast::iequals(given.substr(0, scheme.size()), scheme)) {
+    // All of them are compared, whichever it is.
+    for (const std::string& key : options_.api_keys) {
+      known |= equal_secret(given.substr(scheme.size()), key);
+    }
   }
+  if (known) return;
   throw ApiError(401, "this server needs an API key: send it as 'Authorization: Bearer KEY'",
                  "AuthenticationError");
 }
@@ -186,24 +222,77 @@ asio::awaitable<void> Routes::model(const HttpRequest& request, Responder& respo
 }
 
 asio::awaitable<void> Routes::completions(const HttpRequest& request, Responder& responder) {
-  const CompletionRequest wanted = parse_completion(request.body, served_, random_());
-  co_await answer(request, wanted, "cmpl", responder);
+  co_await answer(request, parse_completion, "cmpl", responder);
 }
 
 asio::awaitable<void> Routes::chat(const HttpRequest& request, Responder& responder) {
-  const CompletionRequest wanted = parse_chat(request.body, served_, random_());
   if (!text_.chat) throw ApiError(400, text_.why_no_chat, "BadRequestError", "messages");
-  co_await answer(request, wanted, "chatcmpl", responder);
+  co_await answer(request, parse_chat, "chatcmpl", responder);
 }
 
-asio::awaitable<void> Routes::answer(const HttpRequest& request, const CompletionRequest& wanted,
-                                     const char* id_prefix, Responder& responder) {
+asio::awaitable<void> Routes::tokenize(const HttpRequest& request, Responder& responder) {
+  std::string body;
+  co_await on_worker(workers_, [&] {
+    body = tokenize_json(request.body, served_, text_.tokenizer, text_.chat, text_.why_no_chat);
+  });
+  co_await responder.send(200, std::move(body));
+}
+
+asio::awaitable<void> Routes::detokenize(const HttpRequest& request, Responder& responder) {
+  std::string body;
+  co_await on_worker(workers_,
+                     [&] { body = detokenize_json(request.body, served_, text_.tokenizer); });
+  co_await responder.send(200, std::move(body));
+}
+
+asio::awaitable<void> Routes::tokenizer_info(const HttpRequest&, Responder& responder) {
+  co_await responder.send(200, tokenizer_info_json(text_.tokenizer, text_.chat));
+}
+
+asio::awaitable<void> Routes::kernels(const HttpRequest&, Responder& responder) {
+  co_await responder.send(200, text_.kernels);
+}
+
+// Once for each name, and for some hundred names at most: clients choose them.
+void Routes::tell_unknown(const HttpRequest& request, const CompletionRequest& wanted) {
   for (const std::string& field : wanted.unknown_fields) {
-    log::debug("{}: the field '{}' is not known and has no effect", request.path, field);
+    const std::string name = dump_json(OrderedJson(shortened(field, 60)));
+    if (told_fields_.size() >= 200 || !told_fields_.insert(name).second) continue;
+    log::info("{}: the field {} is not known and has no effect; told once", request.path, name);
   }
-  const std::string id = fmt::format("{}-{:016x}{:016x}", id_prefix, random_(), random_());
-  const CompletionContext context{engine_, text_.tokenizer, text_.chat, served_, workers_, open_};
-  co_await complete(context, wanted, id, responder);
+}
+
+// X-Request-Id wins over the body's request_id, as vLLM has it.
+Envelope Routes::envelope(const HttpRequest& request, const CompletionRequest& wanted,
+                          const char* id_prefix) {
+  Envelope envelope;
+  envelope.nonce = fmt::format("{:016x}{:016x}", random_(), random_());
+  const std::string& own = request.request_id.empty() ? wanted.id : request.request_id;
+  envelope.id = fmt::format("{}-{}", id_prefix, own.empty() ? envelope.nonce : shortened(own, 128));
+  envelope.model = served_.name;
+  envelope.created =
+      std::chrono::duration_cast<std::chrono::seconds>(Clock::now().time_since_epoch()).count();
+  return envelope;
+}
+
+asio::awaitable<void> Routes::answer(const HttpRequest& request, Parse parse, const char* id_prefix,
+                                     Responder& responder) {
+  constexpr size_t is_large = 8 << 10;  // some 50 us of parsing
+  CompletionRequest wanted;
+  const uint64_t seed = seeds_();
+  const auto read = [&] { wanted = parse(request.body, served_, seed); };
+  if (request.body.size() < is_large) {
+    read();
+  } else {
+    co_await on_worker(workers_, read);
+  }
+  tell_unknown(request, wanted);
+  const Envelope known = envelope(request, wanted, id_prefix);
+  const PromptEncoder prompts{text_.tokenizer, text_.chat, served_.max_model_len, served_.vocab,
+                              workers_};
+  const CompletionContext context{engine_, prompts, open_, log_ ? &*log_ : nullptr};
+  const Asked asked{request.path, request.body};
+  co_await complete(context, wanted, known, asked, responder);
 }
 
 }  // namespace octet::server

@@ -4,10 +4,14 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <memory>
+#include <optional>
 #include <random>
+#include <set>
+#include <string>
 #include <string_view>
 
 #include "server/event_queue.h"
+#include "server/request_log.h"
 #include "server/server.h"
 
 namespace octet::server {
@@ -15,9 +19,9 @@ namespace octet::server {
 // All of it runs on the event loop.
 class Routes {
  public:
-  // `workers` runs what would hold up the event loop. All outlive this.
+  // `workers` runs what would hold up the event loop. `log` may be null. All outlive this.
   Routes(const ServerOptions& options, engine::Engine& engine, const ServedText& text,
-         boost::asio::any_io_executor workers);
+         boost::asio::any_io_executor workers, BoundedLog* log);
 
   boost::asio::awaitable<void> handle(const HttpRequest& request, Responder& responder);
 
@@ -25,26 +29,41 @@ class Routes {
   void end_all() { open_->close_all(EventQueue::Closed::shutdown); }
 
  private:
+  using Done = boost::asio::awaitable<void>;
+  using Parse = CompletionRequest (*)(const std::string& body, const ServedModel& served,
+                                      uint64_t default_seed);
   struct Route;
-  boost::asio::awaitable<void> dispatch(const HttpRequest& request, Responder& responder);
-  boost::asio::awaitable<void> health(const HttpRequest& request, Responder& responder);
-  boost::asio::awaitable<void> version(const HttpRequest& request, Responder& responder);
-  boost::asio::awaitable<void> models(const HttpRequest& request, Responder& responder);
-  boost::asio::awaitable<void> model(const HttpRequest& request, Responder& responder);
-  boost::asio::awaitable<void> completions(const HttpRequest& request, Responder& responder);
-  boost::asio::awaitable<void> chat(const HttpRequest& request, Responder& responder);
-  boost::asio::awaitable<void> answer(const HttpRequest& request, const CompletionRequest& wanted,
-                                      const char* id_prefix, Responder& responder);
-  void authorize(const HttpRequest& request) const;
   static const Route* find(std::string_view path);
+  Done dispatch(const HttpRequest& request, Responder& responder);
+  void allow_origin(const HttpRequest& request, Responder& responder) const;
+  void authorize(const HttpRequest& request) const;
+
+  Done health(const HttpRequest& request, Responder& responder);
+  Done version(const HttpRequest& request, Responder& responder);
+  Done models(const HttpRequest& request, Responder& responder);
+  Done model(const HttpRequest& request, Responder& responder);
+  Done completions(const HttpRequest& request, Responder& responder);
+  Done chat(const HttpRequest& request, Responder& responder);
+  Done tokenize(const HttpRequest& request, Responder& responder);
+  Done detokenize(const HttpRequest& request, Responder& responder);
+  Done tokenizer_info(const HttpRequest& request, Responder& responder);
+  Done kernels(const HttpRequest& request, Responder& responder);
+  // Reads the body, on a worker if it is large, and answers it.
+  Done answer(const HttpRequest& request, Parse parse, const char* id_prefix, Responder& responder);
+  Envelope envelope(const HttpRequest& request, const CompletionRequest& wanted,
+                    const char* id_prefix);
+  void tell_unknown(const HttpRequest& request, const CompletionRequest& wanted);
 
   const ServerOptions& options_;
   engine::Engine& engine_;
   const ServedText text_;
   boost::asio::any_io_executor workers_;
+  std::optional<RequestLog> log_;
   std::shared_ptr<OpenQueues> open_ = std::make_shared<OpenQueues>();
   ServedModel served_;
-  std::mt19937_64 random_;  // of ids and unseeded requests
+  std::mt19937_64 random_;             // of ids
+  std::mt19937_64 seeds_;              // of unseeded requests
+  std::set<std::string> told_fields_;  // unknown ones, each of which is told once
 };
 
 }  // namespace octet::server

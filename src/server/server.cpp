@@ -15,6 +15,7 @@
 #include <cstdlib>
 
 #include "base/log.h"
+#include "server/request_log.h"
 #include "server/routes.h"
 
 namespace octet::server {
@@ -31,7 +32,11 @@ class Server::Impl {
         http_(io_, options_.host, options_.port, options_.limits,
               [this](const HttpRequest& request, Responder& responder) {
                 return routes_->handle(request, responder);
-              }) {}
+              }) {
+    if (!options_.request_log.empty()) {
+      request_log_.emplace(options_.request_log, options_.request_log_bytes);
+    }
+  }
 
   int port() const { return http_.port(); }
   void stop() {
@@ -47,12 +52,14 @@ class Server::Impl {
   void close_connections();
 
   const ServerOptions options_;
-  asio::io_context io_;  // destroyed after the coroutines' owners
+  std::optional<asio::thread_pool> workers_;  // from run() on; outlives the coroutines
+  asio::io_context io_;                       // destroyed after the coroutines' owners
   asio::signal_set signals_{io_};
   std::unique_ptr<Routes> routes_;
   HttpServer http_;
   bool stopping_ = false;
   int exit_code_ = 0;
+  std::optional<BoundedLog> request_log_;
 };
 
 // Ends the process soon after the engine has failed: streams get their error event first.
@@ -123,8 +130,9 @@ void Server::Impl::close_connections() {
 
 int Server::Impl::run(engine::Engine& engine, const ServedText& text,
                       const std::function<void()>& ready) {
-  asio::thread_pool workers(1);
-  routes_ = std::make_unique<Routes>(options_, engine, text, workers.get_executor());
+  workers_.emplace(1);
+  routes_ = std::make_unique<Routes>(options_, engine, text, workers_->get_executor(),
+                                     request_log_ ? &*request_log_ : nullptr);
   signals_.add(SIGINT);
   signals_.add(SIGTERM);
   // The terminal went away; ignored under nohup, and then it stays so.
@@ -137,7 +145,7 @@ int Server::Impl::run(engine::Engine& engine, const ServedText& text,
   ready();
   io_.run();
   close_connections();
-  workers.join();
+  workers_->join();
   signals_.clear();  // a signal from now on ends the process, however long the last step takes
   engine.stop();     // its sinks post to io_
   return exit_code_;

@@ -3,7 +3,9 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/engine.h"
 #include "server/http.h"
@@ -15,9 +17,16 @@ namespace octet::server {
 struct ServerOptions {
   std::string host = "127.0.0.1";
   int port = 8000;
-  std::string served_name;        // of the model; "" = its directory's name
-  std::string root;               // where the model lies, shown by /v1/models
-  std::string api_key;            // "" = none; guards everything under /v1
+  std::string served_name;                   // of the model; "" = its directory's name
+  std::string root;                          // where the model lies, shown by /v1/models
+  std::vector<std::string> api_keys;         // any of them opens all but /health, /ping, /version
+  std::vector<std::string> allowed_origins;  // of pages whose scripts may ask (CORS); "*" = all
+  SamplingDefaults defaults;                 // of requests that leave a field out
+  std::optional<int64_t> seed;               // of unseeded requests' seeds; unset: random
+  bool force_usage = false;                  // usage ends every stream
+  bool cached_usage = true;                  // usage says how much of a prompt was cached
+  std::string request_log;                   // a file; "" = none is kept
+  int64_t request_log_bytes = 64 << 20;
   double health_timeout_s = 120;  // /health fails if a step takes longer
   double shutdown_grace_s = 3;  // that running requests have to end after SIGTERM, SIGINT or SIGHUP
   HttpLimits limits;
@@ -28,6 +37,8 @@ struct ServedText {
   const text::Tokenizer& tokenizer;
   const text::ChatTemplate* chat = nullptr;  // null: the model cannot chat
   std::string why_no_chat = "this server has no chat template";
+  std::string kernels = "{}";            // JSON of /debug/kernels
+  std::optional<ToolFormat> tools = {};  // how the model writes tool calls
 };
 
 class Server {

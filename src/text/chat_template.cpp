@@ -177,6 +177,10 @@ const ChatTemplateSource& ChatTemplate::Impl::choose(bool with_tools) const {
   return files.templates.front();
 }
 
+const std::string& ChatTemplate::source(bool with_tools) const {
+  return impl_->choose(with_tools).text;
+}
+
 // Renders, or without variables only reads the template.
 std::string ChatTemplate::Impl::run(const ChatTemplateSource& source,
                                     const OrderedJson* variables) {

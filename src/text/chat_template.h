@@ -77,6 +77,9 @@ class ChatTemplate {
   // conversation, or exceeds the limits.
   RenderedChat render(const ChatInput& input) const;
 
+  // The source of the template that a conversation with tools is rendered by, or one without.
+  const std::string& source(bool with_tools) const;
+
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -182,7 +182,7 @@ class Refusals(harness.ServerCase):
         self.refused(["temperature"], temperature=-1)
         self.refused(["logprobs", "20"], logprobs=21)
         self.refused(["8192"], prompt=[8192])
-        self.refused(["presence_penalty"], presence_penalty=1)
+        self.refused(["presence_penalty"], presence_penalty=3)
         # A wrong type and a wrong value say the same: all that is accepted, and what came.
         self.refused(["stop must be a string or an array", "got 5"], stop=5)
         self.refused(["stop must be a string or an array", '["a",5]'], stop=["a", 5])

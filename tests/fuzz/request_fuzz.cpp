@@ -23,11 +23,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                       generation.min_tokens >= 0 && generation.sampling.temperature >= 0 &&
                       generation.sampling.top_p > 0 && generation.sampling.top_p <= 1 &&
                       generation.sampling.top_k >= 0 && generation.sampling.logprobs <= 20;
-    if (!sane) std::abort();
+    if (!sane || request.best_of < request.n || generation.prompt_logprobs > 20) std::abort();
+    const auto known = [&](int32_t id) { return id >= 0 && id < served.vocab; };
+    for (const auto& [id, bias] : generation.sampling.logit_bias) {
+      if (!known(id) || !(bias >= -100 && bias <= 100)) std::abort();
+    }
+    for (const int32_t id : generation.sampling.allowed) {
+      if (!known(id)) std::abort();
+    }
     for (const Prompt& prompt : request.prompts) {
       if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) {
         for (const int32_t id : *ids) {
-          if (id < 0 || id >= served.vocab) std::abort();
+          if (!known(id)) std::abort();
         }
       }
     }

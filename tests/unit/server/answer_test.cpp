@@ -86,6 +86,7 @@ CompletionRequest with_stops(std::vector<std::string> stops) {
   CompletionRequest request;
   request.stop = std::move(stops);
   request.generation.sampling.logprobs = 0;
+  request.logprobs = true;
   return request;
 }
 
@@ -192,12 +193,139 @@ TEST(Answer, CancelledWithoutAToken) {
 
 TEST(Answer, NoLogprobsUnlessAskedFor) {
   CompletionRequest request = with_stops({});
-  request.generation.sampling.logprobs = -1;
+  request.logprobs = false;
   Answer answer(tokenizer(), request);
   engine::TokenEvent event;
   event.tokens.push_back({.token = bytes_of("a")[0]});
   answer.add(event);
   EXPECT_TRUE(answer.take(3).logprobs.is_null());
+}
+
+std::shared_ptr<const EncodedPrompt> prompt_of(const std::string& text) {
+  EncodedPrompt prompt{bytes_of(text), text, {}};
+  for (size_t i = 0; i < text.size(); ++i) prompt.offsets.push_back(i);
+  return std::make_shared<const EncodedPrompt>(std::move(prompt));
+}
+engine::SampledToken scored(const std::string& one, float logprob) {
+  return {.token = bytes_of(one)[0], .logprob = logprob, .top = {{bytes_of("z")[0], -0.1f}}};
+}
+
+// The prompt comes first: its text at once, its log-probabilities in the chunks of the engine.
+TEST(Answer, EchoesThePrompt) {
+  CompletionRequest request = with_stops({"pq"});  // in the prompt, which no stop string ends
+  request.echo = request.token_ids = true;
+  Answer answer(tokenizer(), request, prompt_of("pqr"));
+  engine::TokenEvent event;
+  event.prompt = {scored("q", -1)};
+  answer.add(event);
+  Choice part = answer.take(0);
+  EXPECT_EQ(part.text, "pqr");
+  EXPECT_EQ(part.logprobs["tokens"], OrderedJson({"p", "q"}));
+  EXPECT_EQ(part.logprobs["token_logprobs"], OrderedJson({nullptr, -1.0f}));
+  EXPECT_EQ(part.prompt_token_ids, bytes_of("pqr"));
+  event.prompt = {scored("r", -2)};
+  event.tokens = {scored("s", -3)};
+  event.finish = sched::Finish::length;
+  answer.add(event);
+  part = answer.take(0);
+  EXPECT_EQ(part.text, "s");
+  EXPECT_EQ(part.logprobs["token_logprobs"], OrderedJson({-2.0f, -3.0f}));
+  EXPECT_EQ(part.logprobs["text_offset"], OrderedJson({2, 3}));
+  EXPECT_EQ(part.token_ids, bytes_of("s"));
+  EXPECT_FALSE(part.prompt_token_ids);
+}
+
+TEST(Answer, ThePromptAloneHasNoToken) {
+  CompletionRequest request = with_stops({});
+  request.echo = request.echo_alone = true;
+  Answer answer(tokenizer(), request, prompt_of("pq"));
+  engine::TokenEvent event;
+  event.prompt = {scored("q", -1)};
+  event.tokens = {scored("s", -3)};
+  event.output_tokens = 1;
+  event.finish = sched::Finish::stop;
+  answer.add(event);
+  ASSERT_TRUE(answer.done());
+  EXPECT_EQ(answer.usage().completion_tokens, 0);
+  const Choice whole = answer.take(0);
+  EXPECT_EQ(whole.text, "pq");
+  EXPECT_EQ(whole.logprobs["tokens"], OrderedJson({"p", "q"}));
+  EXPECT_EQ(whole.finish_reason, "length");
+}
+
+TEST(Answer, LogprobsOfThePrompt) {
+  CompletionRequest request;
+  request.prompt_logprobs = 0;
+  Answer answer(tokenizer(), request, prompt_of("pq"));
+  engine::TokenEvent event;
+  event.prompt = {scored("q", -1)};
+  event.finish = sched::Finish::length;
+  answer.add(event);
+  const OrderedJson found = answer.take(0).prompt_logprobs;
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_TRUE(found[0].is_null());
+  ASSERT_EQ(found[1].size(), 1u);
+  const OrderedJson& token = found[1].begin().value();
+  EXPECT_EQ(token["decoded_token"], "q");
+  EXPECT_EQ(token["logprob"], -1.0f);
+}
+
+// Tool calls come out of the text, whatever tokens it comes in.
+TEST(Answer, FindsToolCalls) {
+  CompletionRequest request = with_stops({"STOP"});
+  request.tools = ToolFormat::hermes;
+  const std::string text =
+      "Hm.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n"
+      "</tool_call>STOP";
+  for (const bool streamed : {false, true}) {
+    Answer answer(tokenizer(), request);
+    std::string content;
+    std::vector<ToolCallDelta> calls;
+    std::string finish;
+    const auto take = [&] {
+      Choice part = answer.take(0);
+      EXPECT_TRUE(!part.text.empty() || !part.calls.empty() || part.finish_reason);
+      content += part.text;
+      for (ToolCallDelta& call : part.calls) calls.push_back(std::move(call));
+      finish = part.finish_reason.value_or("");
+    };
+    engine::TokenEvent event;
+    for (const int32_t id : bytes_of(text)) {
+      event.tokens = {{.token = id}};
+      ++event.output_tokens;
+      answer.add(event);
+      if (streamed && answer.has_news()) take();
+      if (answer.done()) break;
+    }
+    if (!streamed) take();
+    EXPECT_EQ(content, "Hm.");
+    ASSERT_EQ(calls.size(), 1u);
+    EXPECT_EQ(calls[0].name, "f");
+    EXPECT_EQ(calls[0].arguments, "{\"a\": 1}");
+    EXPECT_EQ(finish, "tool_calls");
+  }
+  // Cut short, it is content, and not the end of a call.
+  Answer answer(tokenizer(), request);
+  engine::TokenEvent event;
+  for (const int32_t id : bytes_of("<tool_call>\n{")) event.tokens.push_back({.token = id});
+  event.finish = sched::Finish::length;
+  answer.add(event);
+  const Choice whole = answer.take(0);
+  EXPECT_EQ(whole.text, "<tool_call>\n{");
+  EXPECT_EQ(whole.finish_reason, "length");
+}
+
+TEST(Answer, TheMeanLogprobIsOfTheTokensThatCount) {
+  CompletionRequest request = with_stops({"c"});
+  request.logprobs = false;
+  Answer answer(tokenizer(), request);
+  EXPECT_EQ(answer.mean_logprob(), 0);
+  engine::TokenEvent event;
+  event.tokens = {scored("a", -1), scored("b", -2), scored("c", -30)};
+  event.output_tokens = 3;
+  answer.add(event);
+  EXPECT_EQ(answer.mean_logprob(), -1.5);
+  EXPECT_EQ(answer.token_ids(), bytes_of("ab"));
 }
 
 // Every text over {a,b,c} of up to six tokens, with stops that overlap themselves and each other.

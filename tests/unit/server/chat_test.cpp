@@ -143,7 +143,7 @@ TEST(ParseChat, RefusesByNameWhatIsWrong) {
       {R"("top_logprobs":2)", "top_logprobs"},
       {R"("logprobs":true,"top_logprobs":6)", "top_logprobs"},
       {R"("continue_final_message":true,"add_generation_prompt":true)", "continue_final_message"},
-      {R"("presence_penalty":1)", "presence_penalty"},
+      {R"("presence_penalty":3)", "presence_penalty"},
       {R"("n":0)", "n"},
   };
   for (const auto& [field, param] : fields) {
@@ -183,7 +183,8 @@ TEST(ChatJson, Shapes) {
       "refusal":null},"logprobs":null,"finish_reason":"stop","stop_reason":null}],
       "usage":{"prompt_tokens":3,"total_tokens":7,"completion_tokens":4,
       "prompt_tokens_details":{"cached_tokens":0}}})"));
-  EXPECT_EQ(Json::parse(format.opening(envelope, 1, std::nullopt)),
+  Choice first{.index = 1};
+  EXPECT_EQ(Json::parse(format.opening(envelope, first, std::nullopt)),
             Json::parse(R"({"id":"chatcmpl-1","object":"chat.completion.chunk","created":9,
       "model":"tiny","choices":[{"index":1,"delta":{"role":"assistant","content":""},
       "logprobs":null,"finish_reason":null}]})"));
@@ -200,10 +201,56 @@ TEST(ChatJson, Shapes) {
   EXPECT_TRUE(Json::parse(format.chunk(envelope, {}, usage))["choices"].empty());
 }
 
+TEST(ParseChat, ToolCallsAreLookedForWhereTheModelWritesThem) {
+  const std::string tools =
+      R"(,"tools":[{"type":"function","function":{"name":"f"}},{"name":"g"}])";
+  EXPECT_FALSE(parse(kHello, tools).tools);  // this model's format is not known
+  ServedModel served = kServed;
+  served.tools = ToolFormat::hermes;
+  const auto parse_for = [&](const std::string& fields) {
+    return parse_chat(std::string(R"({"messages":)") + kHello + fields + "}", served, 1);
+  };
+  EXPECT_EQ(parse_for(tools).tools, ToolFormat::hermes);
+  EXPECT_THAT(parse_for(tools).tool_names, ElementsAre("f", "g"));
+  EXPECT_FALSE(parse_for("").tools);
+  EXPECT_FALSE(parse_for(tools + R"(,"tool_choice":"none")").tools);
+}
+
+TEST(ParseChat, TheModelsDefaultLengthYieldsToTheRequests) {
+  ServedModel served = kServed;
+  served.defaults.max_tokens = 9;
+  const auto parse_for = [&](const std::string& fields) {
+    return parse_chat(std::string(R"({"messages":)") + kHello + fields + "}", served, 1);
+  };
+  EXPECT_EQ(parse_for("").default_tokens, 9);
+  EXPECT_FALSE(parse_for("").generation.max_tokens);
+  EXPECT_EQ(parse_for(R"(,"max_tokens":3)").generation.max_tokens, 3);
+}
+
+// OpenAI's shape: id and name come in a call's first part, and nowhere else.
+TEST(ChatJson, ToolCalls) {
+  const AnswerFormat& format = chat_format();
+  const Envelope envelope{"chatcmpl-1", "tiny", 9, "ab"};
+  Choice choice{.index = 1};
+  choice.calls = {{0, "f", "{\"a\":"}, {0, "", "1}"}};
+  const Json chunk = Json::parse(format.chunk(envelope, {choice}, std::nullopt));
+  EXPECT_EQ(chunk["choices"][0]["delta"], Json::parse(R"({"tool_calls":[
+      {"index":0,"id":"call_ab1x0","type":"function","function":{"name":"f","arguments":"{\"a\":"}},
+      {"index":0,"function":{"arguments":"1}"}}]})"));
+  choice.calls = {{0, "f", "{}"}, {1, "g", "{}"}};
+  choice.finish_reason = "tool_calls";
+  const Json whole = Json::parse(format.whole(envelope, {choice}, std::nullopt))["choices"][0];
+  EXPECT_TRUE(whole["message"]["content"].is_null());
+  EXPECT_EQ(whole["message"]["tool_calls"], Json::parse(R"([
+      {"id":"call_ab1x0","type":"function","function":{"name":"f","arguments":"{}"}},
+      {"id":"call_ab1x1","type":"function","function":{"name":"g","arguments":"{}"}}])"));
+  EXPECT_EQ(whole["finish_reason"], "tool_calls");
+}
+
 TEST(ChatJson, LogprobsAreAListOfTokensWithTheirBytes) {
   const TokenLogprob token{.token = "\xEF\xBF\xBD",
                            .bytes = "\xE2\x82",
-                           .logprob = -1,
+                           .logprob = -1.0f,
                            .top = {{"a", -0.5f, "a"}},
                            .sampled_is_best = false};
   EXPECT_EQ(chat_format().logprobs({token}), OrderedJson::parse(R"({"content":[{

@@ -139,10 +139,21 @@ TEST(Parse, BoundsOfNumbers) {
                         {"logprobs", "0", "-1"},
                         {"logprobs", "5", "6"},
                         {"logprobs", "5", "true"},
-                        {"presence_penalty", "0", "0.1"},
-                        {"frequency_penalty", "0.0", "-0.1"},
-                        {"repetition_penalty", "1", "1.1"},
-                        {"best_of", "1", "2"}}) {
+                        {"presence_penalty", "2", "2.1"},
+                        {"presence_penalty", "-2", "\"0\""},
+                        {"frequency_penalty", "-2", "-2.1"},
+                        {"frequency_penalty", "0.5", "true"},
+                        {"repetition_penalty", "0.1", "0"},
+                        {"repetition_penalty", "1.5", "-1"},
+                        {"prompt_logprobs", "5", "6"},
+                        {"prompt_logprobs", "0", "-1"},
+                        {"truncate_prompt_tokens", "-1", "0"},
+                        {"truncate_prompt_tokens", "7", "-2"},
+                        {"timeout", "0.5", "0"},
+                        {"timeout", "86400", "86401"},
+                        {"priority", "0", "1"},
+                        {"best_of", "1", "0"},
+                        {"best_of", "128", "129"}}) {
     SCOPED_TRACE(std::string(c.field) + ": " + c.bad);
     const auto field = [&](const char* value) {
       return "\"" + std::string(c.field) + "\":" + value;
@@ -156,14 +167,45 @@ TEST(Parse, BoundsOfNumbers) {
 }
 
 TEST(Parse, WrongTypesAreNamed) {
-  for (const char* field :
-       {R"("stream":1)", R"("stream":"true")", R"("ignore_eos":0)", R"("stop":7)",
-        R"("stop":["a",7])", R"("stop":{"a":1})", R"("stop_token_ids":5)",
-        R"("stop_token_ids":[1.5])", R"("cache_salt":7)", R"("model":7)", R"("suffix":7)",
-        R"("suffix":"x")", R"("echo":true)", R"("logit_bias":{"5":1})", R"("logit_bias":7)",
-        R"("skip_special_tokens":"no")", R"("stream_options":5,"stream":true)",
-        R"("stream_options":[],"stream":true)",
-        R"("stream_options":{"include_usage":1},"stream":true)"}) {
+  for (const char* field : {R"("stream":1)",
+                            R"("stream":"true")",
+                            R"("ignore_eos":0)",
+                            R"("stop":7)",
+                            R"("stop":["a",7])",
+                            R"("stop":{"a":1})",
+                            R"("stop_token_ids":5)",
+                            R"("stop_token_ids":[1.5])",
+                            R"("cache_salt":7)",
+                            R"("model":7)",
+                            R"("suffix":7)",
+                            R"("suffix":"x")",
+                            R"("echo":1)",
+                            R"("logit_bias":[5])",
+                            R"("logit_bias":7)",
+                            R"("logit_bias":{"5":101})",
+                            R"("logit_bias":{"5":"1"})",
+                            R"("logit_bias":{"100":1})",
+                            R"("logit_bias":{"-1":1})",
+                            R"("logit_bias":{"five":1})",
+                            R"("logit_bias":{"":1})",
+                            R"("logit_bias":{"5":1,"05":1})",
+                            R"("allowed_token_ids":[])",
+                            R"("allowed_token_ids":[100])",
+                            R"("allowed_token_ids":7)",
+                            R"("bad_words":[""])",
+                            R"("bad_words":[7])",
+                            R"("request_id":7)",
+                            R"("best_of":2,"stream":true)",
+                            R"("best_of":2,"n":3)",
+                            R"("prompt_logprobs":1,"stream":true)",
+                            R"("truncate_prompt_tokens":5,"truncation_side":"middle")",
+                            R"("return_token_ids":1)",
+                            R"("return_tokens_as_token_ids":"x")",
+                            R"("spaces_between_special_tokens":1)",
+                            R"("skip_special_tokens":"no")",
+                            R"("stream_options":5,"stream":true)",
+                            R"("stream_options":[],"stream":true)",
+                            R"("stream_options":{"include_usage":1},"stream":true)"}) {
     SCOPED_TRACE(field);
     const Refusal found = refused(field);
     EXPECT_EQ(found.status, 400);
@@ -220,6 +262,90 @@ TEST(Parse, CopiedFieldsAreBounded) {
   EXPECT_EQ(refused("\"stop_token_ids\":[" + ids + ",1]").param, "stop_token_ids");
 }
 
+TEST(Parse, WhatChangesTheLogits) {
+  const CompletionRequest request = parse(
+      R"("presence_penalty":0.5,"frequency_penalty":-1,"repetition_penalty":1.25,
+         "logit_bias":{"7":-100,"3":0.5},"allowed_token_ids":[9,3,9],"bad_words":["no","never"],
+         "timeout":1.5,"request_id":"r1","truncate_prompt_tokens":4,"truncation_side":"right",
+         "return_tokens_as_token_ids":true,"return_token_ids":true,"prompt_logprobs":2)");
+  const engine::Sampling& sampling = request.generation.sampling;
+  EXPECT_EQ(sampling.presence_penalty, 0.5f);
+  EXPECT_EQ(sampling.frequency_penalty, -1.0f);
+  EXPECT_EQ(sampling.repetition_penalty, 1.25f);
+  EXPECT_THAT(sampling.logit_bias, ElementsAre(std::pair(3, 0.5f), std::pair(7, -100.0f)));
+  EXPECT_THAT(sampling.allowed, ElementsAre(3, 9));
+  EXPECT_THAT(request.bad_words, ElementsAre("no", "never"));
+  EXPECT_EQ(request.generation.timeout_s, 1.5);
+  EXPECT_EQ(request.id, "r1");
+  ASSERT_TRUE(request.truncation);
+  EXPECT_EQ(request.truncation->most, 4);
+  EXPECT_FALSE(request.truncation->from_the_left);
+  EXPECT_TRUE(request.tokens_as_ids && request.token_ids);
+  EXPECT_EQ(request.prompt_logprobs, 2);
+  EXPECT_EQ(request.generation.prompt_logprobs, 2);
+  EXPECT_TRUE(request.unknown_fields.empty());
+}
+
+TEST(Parse, PrioritiesNeedTheirPolicy) {
+  ServedModel served = kServed;
+  served.priorities = true;
+  const std::string body = R"({"prompt":"a","priority":-3})";
+  EXPECT_EQ(parse_completion(body, served, 1).generation.priority, -3);
+  EXPECT_EQ(refusal(body).param, "priority");
+  EXPECT_THAT(refusal(body).message, HasSubstr("--schedule-policy priority"));
+}
+
+TEST(Parse, EchoAndLength) {
+  EXPECT_TRUE(parse(R"("echo":true)").echo);
+  EXPECT_EQ(parse(R"("echo":true)").generation.prompt_logprobs, -1);
+  const CompletionRequest scored = parse(R"("echo":true,"logprobs":2,"max_tokens":0)");
+  EXPECT_EQ(scored.generation.prompt_logprobs, 2);
+  EXPECT_TRUE(scored.echo_alone);
+  EXPECT_EQ(scored.generation.max_tokens, 1);
+  EXPECT_EQ(parse(R"("echo":true,"logprobs":2,"prompt_logprobs":4)").generation.prompt_logprobs, 4);
+  EXPECT_EQ(refused(R"("max_tokens":0)").param, "max_tokens");
+}
+
+TEST(Parse, BestOf) {
+  const CompletionRequest request = parse(R"("best_of":4,"n":2)");
+  EXPECT_EQ(request.best_of, 4);
+  EXPECT_EQ(request.n, 2);
+  EXPECT_EQ(request.generation.sampling.logprobs, 0);  // to compare
+  EXPECT_FALSE(request.logprobs);                      // not to show
+  EXPECT_EQ(parse(R"("n":3)").best_of, 3);
+}
+
+// A model's generation_config.json stands between a request and OpenAI's defaults.
+TEST(GenerationConfig, FillsWhatARequestLeavesOut) {
+  const Json config = Json::parse(
+      R"({"temperature":0.6,"top_p":0.9,"top_k":20,"min_p":0.1,"repetition_penalty":1.05,
+          "max_new_tokens":9,"do_sample":false,"eos_token_id":[1,2]})");
+  ServedModel served = kServed;
+  served.defaults = parse_generation_config(JsonView(config, "generation_config.json"));
+  const auto sampling = [&](const std::string& fields) {
+    return parse_completion(R"({"prompt":"a")" + fields + "}", served, 1).generation.sampling;
+  };
+  EXPECT_EQ(sampling("").temperature, 0.6f);
+  EXPECT_EQ(sampling("").top_p, 0.9f);
+  EXPECT_EQ(sampling("").top_k, 20);
+  EXPECT_EQ(sampling("").min_p, 0.1f);
+  EXPECT_EQ(sampling("").repetition_penalty, 1.05f);
+  EXPECT_EQ(sampling(R"(,"temperature":0,"top_k":0)").temperature, 0.0f);
+  EXPECT_EQ(sampling(R"(,"temperature":0,"top_k":0)").top_k, 0);
+  EXPECT_EQ(sampling(R"(,"top_p":1)").top_p, 1.0f);
+  EXPECT_EQ(served.defaults.max_tokens, 9);
+  for (const char* wrong : {R"({"temperature":-1})", R"({"top_p":"x"})", R"({"top_k":1.5})",
+                            R"({"max_new_tokens":0})", R"({"repetition_penalty":0})"}) {
+    const Json bad = Json::parse(wrong);
+    try {
+      parse_generation_config(JsonView(bad, "dir/generation_config.json"));
+      ADD_FAILURE() << wrong;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("dir/generation_config.json"));
+    }
+  }
+}
+
 // stream_options: usage only if it is asked for with true, and only in a stream.
 TEST(Parse, StreamOptions) {
   EXPECT_FALSE(parse(R"("stream":true,"stream_options":{})").include_usage);
@@ -229,6 +355,13 @@ TEST(Parse, StreamOptions) {
   EXPECT_FALSE(
       parse(R"("stream":true,"stream_options":{"continuous_usage_stats":true})").continuous_usage);
   EXPECT_EQ(refused(R"("stream_options":{"include_usage":true})").param, "stream_options");
+  ServedModel served = kServed;
+  served.force_usage = true;
+  served.cached_usage = false;
+  const auto forced = parse_completion(R"({"prompt":"a","stream":true})", served, 1);
+  EXPECT_TRUE(forced.include_usage);
+  EXPECT_FALSE(forced.cached_usage);
+  EXPECT_FALSE(parse_completion(R"({"prompt":"a"})", served, 1).include_usage);
 }
 
 TEST(Parse, UnknownFieldsAreAcceptedAndListed) {
@@ -287,6 +420,12 @@ TEST(CompletionJson, Shape) {
   EXPECT_EQ(ended["choices"][0]["stop_reason"], "END");
   EXPECT_EQ(ended["usage"], Json::parse(R"({"prompt_tokens":3,"total_tokens":7,
       "completion_tokens":4,"prompt_tokens_details":{"cached_tokens":2}})"));
+  choice.token_ids = {4, 5};
+  choice.prompt_token_ids = {1};
+  const Json ids = Json::parse(completion_json({"cmpl-1", "tiny", 9}, {choice}, usage));
+  EXPECT_EQ(ids["choices"][0]["token_ids"], Json({4, 5}));
+  EXPECT_EQ(ids["choices"][0]["prompt_token_ids"], Json({1}));
+  EXPECT_TRUE(usage_json({3, 4, std::nullopt})["prompt_tokens_details"].is_null());
   const Json last = Json::parse(completion_json({"cmpl-1", "tiny", 9}, {}, usage));
   EXPECT_TRUE(last["choices"].is_array() && last["choices"].empty());
   choice.text = "\xff";
@@ -321,9 +460,17 @@ TEST(LogprobsJson, ShapeAndFiniteNumbers) {
   EXPECT_EQ(json["token_logprobs"][1], -9999.0f);
   EXPECT_EQ(json["top_logprobs"][0].size(), 3u);  // the sampled one is always among them
   EXPECT_EQ(logprobs_json({})["tokens"], OrderedJson::array());
+  EXPECT_EQ(token_logprob(tokenizer, token, 5, true).top[0].token, "token_id:71");
+  const OrderedJson of_prompt = prompt_logprob_json(tokenizer, token, 1);
+  ASSERT_EQ(of_prompt.size(), 2u);  // the token and the best one
+  EXPECT_EQ(of_prompt["70"]["logprob"], -9999.0f);
+  EXPECT_EQ(of_prompt["71"]["rank"], 1);
+  // The first token of an echoed prompt has none.
+  const OrderedJson first = logprobs_json({{.token = "a", .logprob = std::nullopt}});
+  EXPECT_TRUE(first["token_logprobs"][0].is_null() && first["top_logprobs"][0].is_null());
   // Of several tokens with one text, the best counts.
   const OrderedJson twice =
-      logprobs_json({{.token = "a", .logprob = -1, .top = {{"b", -1}, {"b", -2}}}});
+      logprobs_json({{.token = "a", .logprob = -1.0f, .top = {{"b", -1}, {"b", -2}}}});
   EXPECT_EQ(twice["top_logprobs"][0]["b"], -1.0f);
 }
 

@@ -157,10 +157,14 @@ TEST(Routes, PathsAndMethods) {
   EXPECT_EQ(head.body, "");
 }
 
-TEST(Routes, TheKeyGuardsEverythingUnderV1) {
-  const Serving serving({.api_key = "secret"});
-  EXPECT_EQ(ask(serving, "GET", "/health").status, 200);
-  for (const char* path : {"/v1/models", "/v1/completions", "/v1/models/org/tiny", "/v1/nothing"}) {
+TEST(Routes, TheKeyGuardsAllThatIsNotSaidToBeOpen) {
+  const Serving serving({.api_keys = {"other", "secret"}});
+  for (const char* path : {"/health", "/ping", "/version"}) {
+    EXPECT_EQ(ask(serving, "GET", path).status, 200) << path;
+  }
+  for (const char* path : {"/v1/models", "/v1/completions", "/v1/models/org/tiny", "/v1/nothing",
+                           "/v1/chat/completions", "/tokenize", "/detokenize", "/tokenizer_info",
+                           "/debug/kernels", "/invocations", "/nothing", "//v1/models"}) {
     const Reply reply = ask(serving, "GET", path);
     EXPECT_EQ(reply.status, 401) << path;
     EXPECT_THAT(reply.head, HasSubstr("WWW-Authenticate: Bearer"));
@@ -174,6 +178,98 @@ TEST(Routes, TheKeyGuardsEverythingUnderV1) {
   }
   EXPECT_EQ(ask(serving, "GET", "/v1/models", "", "Authorization: Bearer secret\r\n").status, 200);
   EXPECT_EQ(ask(serving, "GET", "/v1/models", "", "Authorization: bearer secret\r\n").status, 200);
+  EXPECT_EQ(ask(serving, "GET", "/v1/models", "", "Authorization: Bearer other\r\n").status, 200);
+}
+
+TEST(Routes, OtherOriginsOnlyIfTheyAreAllowed) {
+  const auto head = [](const std::vector<std::string>& allowed, const std::string& method,
+                       const std::string& origin) {
+    const Serving serving({.allowed_origins = allowed});
+    const Reply reply = ask(serving, method, "/v1/models", "", "Origin: " + origin + "\r\n");
+    EXPECT_EQ(reply.status, 200);
+    return reply.head;
+  };
+  using ::testing::Not;
+  const std::string page = "https://a.example";
+  EXPECT_THAT(head({}, "GET", page), Not(HasSubstr("Access-Control")));
+  EXPECT_THAT(head({"https://b.example"}, "GET", page), Not(HasSubstr("Access-Control")));
+  EXPECT_THAT(head({"https://b.example", page}, "GET", page),
+              HasSubstr("Access-Control-Allow-Origin: https://a.example\r\n"));
+  EXPECT_THAT(head({page}, "GET", page), HasSubstr("Vary: Origin"));
+  EXPECT_THAT(head({"*"}, "GET", page), HasSubstr("Access-Control-Allow-Origin: *\r\n"));
+  EXPECT_THAT(head({page}, "GET", page), Not(HasSubstr("Allow-Headers")));
+  EXPECT_THAT(head({page}, "OPTIONS", page),
+              HasSubstr("Access-Control-Allow-Headers: Authorization"));
+}
+
+TEST(Routes, TokenizeShowsWhatTheModelGets) {
+  const Serving serving;
+  const auto post = [&](const std::string& path, const std::string& body) {
+    return ask(serving, "POST", path, body);
+  };
+  const Json said = post("/tokenize", R"({"prompt":"def add","return_token_strs":true})").json();
+  EXPECT_EQ(said["count"], 3);  // with BOS
+  EXPECT_EQ(said["max_model_len"], 64);
+  EXPECT_EQ(said["token_strs"][2], " add");
+  EXPECT_EQ(said["tokens"].size(), 3u);
+  const Json bare = post("/tokenize", R"({"prompt":"def add","add_special_tokens":false})").json();
+  EXPECT_EQ(bare["count"], 2);
+  EXPECT_TRUE(bare["token_strs"].is_null());
+  const std::string ids = R"({"tokens":[5,6,7]})";
+  EXPECT_EQ(post("/detokenize", ids).json()["prompt"], tokenizer().decode({{5, 6, 7}}, false));
+  for (const char* bad :
+       {"{}", "[]", R"({"prompt":7})", R"({"prompt":"a","messages":[]})", R"({"model":"x"})",
+        R"({"prompt":"a","add_special_tokens":1})", R"({"messages":[]})"}) {
+    EXPECT_GE(post("/tokenize", bad).status, 400) << bad;
+  }
+  for (const char* bad : {"{}", R"({"tokens":"a"})", R"({"tokens":[-1]})", R"({"tokens":[1e9]})"}) {
+    EXPECT_EQ(post("/detokenize", bad).status, 400) << bad;
+  }
+  EXPECT_EQ(ask(serving, "GET", "/tokenize").status, 405);
+}
+
+TEST(Completions, TheRequestsIdIsInTheAnswers) {
+  const Serving serving;
+  const std::string body = R"({"prompt":[5],"max_tokens":1,"request_id":"mine"})";
+  EXPECT_EQ(ask(serving, "POST", "/v1/completions", body).json()["id"], "cmpl-mine");
+  const Reply named = ask(serving, "POST", "/v1/completions", body, "X-Request-Id: header\r\n");
+  EXPECT_EQ(named.json()["id"], "cmpl-header");
+  EXPECT_THAT(named.head, HasSubstr("X-Request-Id: header"));
+}
+
+TEST(Completions, BestOfGivesTheLikeliestOfAll) {
+  const Serving serving;
+  const std::string common = R"({"prompt":[5,6],"seed":3,"max_tokens":6,"logprobs":0,"n":)";
+  const Json all = ask(serving, "POST", "/v1/completions", common + "5}").json();
+  const Json best = ask(serving, "POST", "/v1/completions", common + R"(2,"best_of":5})").json();
+  std::vector<std::pair<double, Json>> scored;
+  for (const Json& choice : all["choices"]) {
+    double sum = 0;
+    const Json& logprobs = choice["logprobs"]["token_logprobs"];
+    for (const Json& logprob : logprobs) sum += logprob.get<double>();
+    scored.emplace_back(-sum / static_cast<double>(logprobs.size()), choice["text"]);
+  }
+  std::ranges::sort(scored);
+  ASSERT_EQ(best["choices"].size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(best["choices"][i]["index"], i);
+    EXPECT_EQ(best["choices"][i]["text"], scored[i].second);
+  }
+  EXPECT_EQ(best["usage"]["completion_tokens"], all["usage"]["completion_tokens"]);
+  EXPECT_EQ(best["usage"]["prompt_tokens"], 2);
+}
+
+// Bodies of many kilobytes are read by a worker, and answered all the same.
+TEST(Completions, LargeBodies) {
+  const Serving serving;
+  const std::string pad = R"(,"user":")" + std::string(100000, 'u') + R"("})";
+  const std::string body = R"({"prompt":[5],"temperature":0,"max_tokens":2)";
+  const Reply large = ask(serving, "POST", "/v1/completions", body + pad);
+  EXPECT_EQ(large.status, 200);
+  EXPECT_EQ(large.json()["choices"],
+            ask(serving, "POST", "/v1/completions", body + "}").json()["choices"]);
+  EXPECT_EQ(ask(serving, "POST", "/v1/completions", R"({"prompt":[-1])" + pad).status, 400);
+  EXPECT_EQ(ask(serving, "POST", "/v1/completions", R"({"prompt":[)" + pad).status, 400);
 }
 
 TEST(Completions, StreamsAndWholesAgree) {
