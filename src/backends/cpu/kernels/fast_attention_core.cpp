@@ -345,9 +345,15 @@ OCTET_AVX512 float load_query(const void* in, bool bf16, int dims, bool quantize
   if (!quantize) return 1.0f;
   const float largest = std::bit_cast<float>(_mm512_reduce_max_epu32(absmax));
   const float scale = choose_scale(largest, rule::kQueryFormat);
-  const float inverse = inverse_scale(scale);
-  for (int d = 0; d < dims; ++d) {
-    out[d] = fp8_decode<Code::e4m3>(quantize_value<Code::e4m3>(out[d], inverse));
+  // The value of quantize_value's code: NaN stays NaN, and what lies beyond the range is +-448.
+  const __m512 inverse = _mm512_set1_ps(inverse_scale(scale));
+  const __m512 most = _mm512_set1_ps(max_of(Code::e4m3));
+  for (int d = 0; d < dims; d += 16) {
+    const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(out + d), inverse);
+    const __m512 rounded = simd::round_e4m3(_mm512_min_ps(_mm512_abs_ps(x), most));
+    const __m512i sign = _mm512_andnot_si512(magnitude, _mm512_castps_si512(x));
+    const __m512 value = _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(rounded), sign));
+    _mm512_storeu_ps(out + d, _mm512_mask_mov_ps(value, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x));
   }
   return scale;
 }
