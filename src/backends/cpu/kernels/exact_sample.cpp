@@ -1,6 +1,7 @@
 // From a row of logits to a token: masks, edits and filters in vLLM's order, then the largest
 // probability divided by an exponential random number, which samples from the distribution.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -27,6 +28,40 @@ OCTET_EXACT_CLONES void exp_below(const float* x, float most, float divisor, int
   for (int64_t i = 0; i < n; ++i) {
     out[i] = exact::exp(x[i] == most ? 0.0f : (x[i] - most) / divisor);
   }
+}
+
+// The largest of them, NaN if one is NaN. By the bits, whose order as integers is that of the
+// values once those of negative ones are turned: integer maxima vectorize.
+OCTET_EXACT_CLONES float largest(const float* x, int64_t n) {
+  int32_t most = std::numeric_limits<int32_t>::min(), broken = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const auto bits = std::bit_cast<int32_t>(x[i]);
+    const int32_t key = bits ^ ((bits >> 31) & 0x7FFFFFFF);
+    most = key > most ? key : most;
+    broken |= (bits & 0x7FFFFFFF) > 0x7F800000 ? 1 : 0;
+  }
+  return broken ? kNan : std::bit_cast<float>(most ^ ((most >> 31) & 0x7FFFFFFF));
+}
+
+// In float64: lane = id mod 16, each in ascending order, then a fixed tree.
+OCTET_EXACT_CLONES double sum(const float* x, int64_t n) {
+  constexpr int64_t lanes = 16;
+  double lane[lanes] = {};
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    for (int64_t l = 0; l < lanes; ++l) lane[l] += double{x[i + l]};
+  }
+  for (int64_t l = 0; i + l < n; ++l) lane[l] += double{x[i + l]};
+  for (int64_t width = lanes / 2; width > 0; width /= 2) {
+    for (int64_t l = 0; l < width; ++l) lane[l] += lane[l + width];
+  }
+  return lane[0];
+}
+
+OCTET_EXACT_CLONES int32_t count_at_least(const float* x, int64_t n, float least) {
+  int32_t count = 0;
+  for (int64_t i = 0; i < n; ++i) count += x[i] >= least ? 1 : 0;
+  return count;
 }
 
 // Exponential random numbers of ids [0, n): Philox blocks of four, so n is rounded up.
@@ -67,8 +102,8 @@ class Row {
  public:
   Row(const float* logits, int64_t vocab) : Row(std::vector<float>(logits, logits + vocab)) {}
   explicit Row(std::vector<float> logits) : logits_(std::move(logits)) {
-    const bool broken = std::any_of(logits_.begin(), logits_.end(), [](float l) { return l != l; });
-    most_ = broken ? -kInf : *std::max_element(logits_.begin(), logits_.end());
+    most_ = largest(logits_.data(), static_cast<int64_t>(logits_.size()));
+    if (most_ != most_) most_ = -kInf;
   }
 
   // A row of -Inf only has no token, and one with a NaN has none that means anything: its place
@@ -78,13 +113,12 @@ class Row {
   // 0 for the largest logit, also where it is infinite.
   float below_max(size_t i) const { return logits_[i] == most_ ? 0.0f : logits_[i] - most_; }
 
-  // log of the sum of exp(logit - max): one float64 sum in ascending order of the id.
+  // log of the sum of exp(logit - max).
   float log_sum() const {
     std::vector<float> exps(logits_.size());
-    exp_below(logits_.data(), most_, 1.0f, static_cast<int64_t>(exps.size()), exps.data());
-    double sum = 0.0;
-    for (const float e : exps) sum += double{e};
-    return static_cast<float>(exact::log(sum));
+    const auto n = static_cast<int64_t>(exps.size());
+    exp_below(logits_.data(), most_, 1.0f, n, exps.data());
+    return static_cast<float>(exact::log(sum(exps.data(), n)));
   }
 
   // The row that a token is chosen from.
@@ -144,8 +178,7 @@ class Row {
   }
 
   int32_t rank(float logit) const {
-    return static_cast<int32_t>(
-        std::count_if(logits_.begin(), logits_.end(), [&](float l) { return l >= logit; }));
+    return count_at_least(logits_.data(), static_cast<int64_t>(logits_.size()), logit);
   }
 
   // Ids in descending order of their logit, ties to the lower id.

@@ -235,17 +235,26 @@ OCTET_AVX512_INLINE __m128 load_bias(const Output& out, int64_t n, __mmask8 mask
   return _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(halves), 16));
 }
 
+// The scales of rows [n, n + 4) of W where they do not vary along k, else 1; those of rows outside
+// `mask` are anything. One scale a row lies close by: four of them are one load.
+OCTET_AVX512_INLINE __m128 constant_scales(const Matrix& w, int64_t n, __mmask8 mask) {
+  const Scales& scales = w.scales;
+  if (!scales.data || scales.varies) return _mm_set1_ps(1.0f);
+  if (scales.cell_rows == 1 && scales.row_bytes == sizeof(float)) {
+    return _mm_maskz_loadu_ps(mask, scales.data + n * static_cast<int64_t>(sizeof(float)));
+  }
+  const auto at = [&](int64_t r) { return scales.at(std::min(n + r, w.rows - 1), 0); };
+  if (scales.cell_rows == 0) return _mm_set1_ps(at(0));
+  return _mm_setr_ps(at(0), at(1), at(2), at(3));
+}
+
 // Adds the lanes of four accumulators of each of `rows` rows, which are `step` floats apart, scales
 // the sums, and writes columns [n, min(n + 4, last)). `x_scales`: one a row, or null.
 OCTET_AVX512 inline void finish(const float* total, int64_t step, int64_t rows, int64_t first_row,
                                 const float* x_scales, const Matrix& w, int64_t n, int64_t last,
                                 const Output& out) {
   const auto mask = static_cast<__mmask8>(simd::first_lanes(last - n, 4));
-  alignas(16) float scale[4] = {1, 1, 1, 1};
-  if (w.scales.data && !w.scales.varies) {
-    for (int r = 0; r < 4; ++r) scale[r] = w.scales.at(std::min(n + r, w.rows - 1), 0);
-  }
-  const __m128 factor = _mm_load_ps(scale);
+  const __m128 factor = constant_scales(w, n, mask);
   const __m128 bias = out.bias ? load_bias(out, n, mask) : _mm_setzero_ps();
   for (int64_t m = 0; m < rows; ++m, total += step) {
     __m128 sum = simd::reduce4(_mm512_load_ps(total), _mm512_load_ps(total + 16),
