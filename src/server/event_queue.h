@@ -69,7 +69,9 @@ class EventQueue : public std::enable_shared_from_this<EventQueue> {
 // The queues of the requests that are being answered, so that a shutdown can end them.
 class OpenQueues {
  public:
+  // Those that are listed from now on are closed at once, too.
   void close_all(EventQueue::Closed why) {
+    closed_ = why;
     for (EventQueue* queue : queues_) queue->close(why);
   }
 
@@ -79,6 +81,7 @@ class OpenQueues {
     Entry(std::shared_ptr<OpenQueues> all, std::shared_ptr<EventQueue> queue)
         : all_(std::move(all)), queue_(std::move(queue)) {
       all_->queues_.insert(queue_.get());
+      if (all_->closed_ != EventQueue::Closed::no) queue_->close(all_->closed_);
     }
     ~Entry() { all_->queues_.erase(queue_.get()); }
     Entry(const Entry&) = delete;
@@ -91,6 +94,7 @@ class OpenQueues {
 
  private:
   std::unordered_set<EventQueue*> queues_;
+  EventQueue::Closed closed_ = EventQueue::Closed::no;
 };
 
 }  // namespace octet::server

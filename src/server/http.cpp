@@ -121,8 +121,8 @@ class BeastResponder final : public Responder {
   };
 
   BeastResponder(beast::tcp_stream& stream, const HttpLimits& limits, Head head,
-                 const bool& stopping)
-      : stream_(stream), limits_(limits), head_(std::move(head)), stopping_(stopping) {}
+                 const bool& closing)
+      : stream_(stream), limits_(limits), head_(std::move(head)), closing_(closing) {}
 
   void header(std::string name, std::string value) override {
     headers_.emplace_back(std::move(name), std::move(value));
@@ -168,7 +168,7 @@ class BeastResponder final : public Responder {
   }
 
   bool started() const override { return started_; }
-  bool keep_alive() const { return head_.keep_alive && !stopping_; }
+  bool keep_alive() const { return head_.keep_alive && !closing_; }
 
   std::shared_ptr<void> watch(std::function<void()> gone) override {
     auto watcher = std::make_shared<Watcher>(stream_.socket(), std::move(gone));
@@ -194,7 +194,7 @@ class BeastResponder final : public Responder {
   beast::tcp_stream& stream_;
   const HttpLimits& limits_;
   Head head_;
-  const bool& stopping_;
+  const bool& closing_;
   std::vector<std::pair<std::string, std::string>> headers_;
   bool started_ = false, chunked_ = false;
 };
@@ -376,13 +376,14 @@ struct HttpServer::Shared {
   HttpLimits limits;
   HttpHandler handler;
   std::unordered_set<Connection*> connections;
-  bool stopping = false;
+  bool closing = false;   // connections close after their response
+  bool stopping = false;  // and nobody is accepted
 };
 
 HttpServer::HttpServer(asio::io_context& io, const std::string& host, int port, HttpLimits limits,
                        HttpHandler handler)
     : io_(io), acceptor_(io), place_(fmt::format("{}:{}", host, port)) {
-  shared_ = std::make_shared<Shared>(Shared{io, limits, std::move(handler), {}, false});
+  shared_ = std::make_shared<Shared>(Shared{io, limits, std::move(handler), {}});
   const tcp::endpoint endpoint = resolve(io, host, port);
   try {
     acceptor_.open(endpoint.protocol());
@@ -406,8 +407,12 @@ void HttpServer::start() {
   asio::co_spawn(io_, accept(shared_, acceptor_), asio::detached);
 }
 
+void HttpServer::drain() {
+  shared_->closing = true;
+}
+
 void HttpServer::stop() {
-  shared_->stopping = true;
+  shared_->closing = shared_->stopping = true;
   beast::error_code ignored;
   acceptor_.close(ignored);
   for (Connection* connection : shared_->connections) {
@@ -461,7 +466,7 @@ asio::awaitable<void> HttpServer::serve(std::shared_ptr<Shared> shared, tcp::soc
       const std::optional<Refusal> refusal = co_await read_request(stream, buffer, parser, limits);
       if (refusal) {
         if (refusal->status == 0) break;
-        BeastResponder responder(stream, limits, {}, shared->stopping);
+        BeastResponder responder(stream, limits, {}, shared->closing);
         co_await responder.send(refusal->status, refusal->body(), "application/json");
         co_await linger(stream);
         break;
@@ -481,7 +486,7 @@ asio::awaitable<void> HttpServer::serve(std::shared_ptr<Shared> shared, tcp::soc
       head.keep_alive = message.keep_alive();
       head.body = message.method() != http::verb::head;
       head.request_id = request.request_id.substr(0, 128);
-      BeastResponder responder(stream, limits, std::move(head), shared->stopping);
+      BeastResponder responder(stream, limits, std::move(head), shared->closing);
       co_await shared->handler(request, responder);
       connection.busy = false;
       if (!responder.keep_alive() || !responder.started()) break;

@@ -63,6 +63,8 @@ class HttpServer {
   int port() const;
   // Accepts connections from now on. Throws Error as the constructor does.
   void start();
+  // Connections close after their response, those that are accepted from now on, too.
+  void drain();
   // Accepts no more, and closes the connections on which no request is being answered; the others
   // close after their response.
   void stop();

@@ -191,9 +191,15 @@ void Routes::authorize(const HttpRequest& request) const {
                  "AuthenticationError");
 }
 
+void Routes::refuse_if_draining() const {
+  if (!draining_) return;
+  throw ApiError(503, "the server is shutting down", "ServiceUnavailableError");
+}
+
 // Alive means that steps end while there is work. Reads published numbers only, so that it is never
 // behind work.
 asio::awaitable<void> Routes::health(const HttpRequest&, Responder& responder) {
+  refuse_if_draining();
   const engine::EngineStats stats = engine_.stats();
   if (!stats.fault.empty()) {
     throw ApiError(503, "the engine failed: " + stats.fault, "InternalServerError");
@@ -277,6 +283,9 @@ Envelope Routes::envelope(const HttpRequest& request, const CompletionRequest& w
 
 asio::awaitable<void> Routes::answer(const HttpRequest& request, Parse parse, const char* id_prefix,
                                      Responder& responder) {
+  refuse_if_draining();
+  ++*running_;
+  const std::shared_ptr<void> counted(nullptr, [running = running_](void*) { --*running; });
   constexpr size_t is_large = 8 << 10;  // some 50 us of parsing
   CompletionRequest wanted;
   const uint64_t seed = seeds_();

@@ -25,7 +25,11 @@ class Routes {
 
   boost::asio::awaitable<void> handle(const HttpRequest& request, Responder& responder);
 
-  // Requests that are being answered end with an error.
+  // New requests are answered with 503, and so is /health.
+  void drain() { draining_ = true; }
+  // Requests that are being answered.
+  size_t running() const { return *running_; }
+  // They end with an error.
   void end_all() { open_->close_all(EventQueue::Closed::shutdown); }
 
  private:
@@ -37,6 +41,7 @@ class Routes {
   Done dispatch(const HttpRequest& request, Responder& responder);
   void allow_origin(const HttpRequest& request, Responder& responder) const;
   void authorize(const HttpRequest& request) const;
+  void refuse_if_draining() const;
 
   Done health(const HttpRequest& request, Responder& responder);
   Done version(const HttpRequest& request, Responder& responder);
@@ -60,6 +65,8 @@ class Routes {
   boost::asio::any_io_executor workers_;
   std::optional<RequestLog> log_;
   std::shared_ptr<OpenQueues> open_ = std::make_shared<OpenQueues>();
+  bool draining_ = false;
+  std::shared_ptr<size_t> running_ = std::make_shared<size_t>(0);  // with the coroutines
   ServedModel served_;
   std::mt19937_64 random_;             // of ids
   std::mt19937_64 seeds_;              // of unseeded requests

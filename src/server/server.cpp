@@ -91,29 +91,30 @@ void Server::Impl::on_signal() {
 void Server::Impl::begin_stop(const std::string& why) {
   if (stopping_) return;
   stopping_ = true;
-  http_.stop();
+  http_.drain();
+  routes_->drain();
   log::info("stopping ({}): {} requests are being answered and have {:.0f} s to end", why,
-            http_.busy(), options_.shutdown_grace_s);
+            routes_->running(), options_.shutdown_grace_s);
   asio::co_spawn(io_, drain(), asio::detached);
 }
 
-// Waits for running requests, then ends them, then the event loop.
+// Waits for running requests, which those that come meanwhile do not prolong; then ends them, then
+// the event loop.
 asio::awaitable<void> Server::Impl::drain() {
   asio::steady_timer timer(io_);
-  const auto wait_until = [](Clock::time_point now, double seconds) {
-    return now + std::chrono::duration_cast<Clock::duration>(Seconds(seconds));
-  };
-  const Clock::time_point grace = wait_until(Clock::now(), options_.shutdown_grace_s);
-  const Clock::time_point end = wait_until(grace, 1.0);  // to send the error
-  bool told = false;
-  while (http_.busy() > 0 && Clock::now() < end) {
-    if (!told && Clock::now() >= grace) {
-      routes_->end_all();
-      told = true;
-    }
+  const auto wait = [&timer] {
     timer.expires_after(std::chrono::milliseconds(20));
-    co_await timer.async_wait(asio::use_awaitable);
-  }
+    return timer.async_wait(asio::use_awaitable);
+  };
+  const auto after = [](double seconds) {
+    return Clock::now() + std::chrono::duration_cast<Clock::duration>(Seconds(seconds));
+  };
+  const Clock::time_point grace = after(options_.shutdown_grace_s);
+  while (routes_->running() > 0 && Clock::now() < grace) co_await wait();
+  http_.stop();
+  routes_->end_all();
+  const Clock::time_point end = after(1.0);  // to send the error, or the rest of an answer
+  while (http_.busy() > 0 && Clock::now() < end) co_await wait();
   io_.stop();
 }
 

@@ -55,8 +55,8 @@ class Server {
   // Serves until SIGINT, SIGTERM, SIGHUP, stop() or a fault of the engine; 0 or 1, the exit code.
   // `ready` is called once connections are accepted. The engine is stopped when this returns.
   //
-  // On the way out no connection is accepted, running requests get the grace to end, and those that
-  // do not are answered with an error. A second signal ends the process at once.
+  // On the way out running requests get the grace to end, new ones and /health are answered with
+  // 503, and what has not ended then gets an error. A second signal ends the process at once.
   int run(engine::Engine& engine, const ServedText& text, const std::function<void()>& ready);
 
   // As the first signal does; from any thread, while run() runs.

@@ -457,6 +457,13 @@ TEST(Server, StopLetsRequestsEnd) {
   client.send("POST", "/v1/completions", R"({"prompt":[5],"max_tokens":6,"ignore_eos":true})");
   ASSERT_TRUE(serving.rig.backend.wait_for_steps(1));
   serving.stop();
+  // Those that come meanwhile are told, and do not hang.
+  ASSERT_TRUE(engine::soon([&] { return ask(serving, "GET", "/health").status == 503; }));
+  const Reply late = complete(serving, R"("max_tokens":1)");
+  EXPECT_EQ(late.status, 503);
+  EXPECT_THAT(late.head, HasSubstr("Retry-After"));
+  EXPECT_THAT(late.head, HasSubstr("Connection: close"));
+  EXPECT_EQ(ask(serving, "GET", "/version").status, 200);
   serving.rig.backend.let_go();
   const Reply reply = client.read();
   EXPECT_EQ(reply.status, 200);

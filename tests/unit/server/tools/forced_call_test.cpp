@@ -1,0 +1,57 @@
+// The form of a call that must come: what a grammar of it may say is what the format's parser
+// reads.
+#include "server/tools/forced_call.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace octet::server {
+namespace {
+
+using ::testing::ElementsAre;
+
+const OrderedJson kPoint = OrderedJson::parse(
+    R"({"type":"object","properties":{"at":{"$ref":"#/$defs/At"}},"$defs":{"At":{"type":"number"}}})");
+
+TEST(ForcedCall, OneFunctionOrAnyOf) {
+  const ForcedCall one = forced_call(ToolFormat::hermes, {{"f", nullptr}}).value();
+  EXPECT_EQ(one.schema, OrderedJson::parse(R"({"type":"object","properties":{
+      "name":{"const":"f"},"arguments":{"type":"object"}},
+      "required":["name","arguments"],"additionalProperties":false})"));
+  const ForcedCall any =
+      forced_call(ToolFormat::llama3_json, {{"f", nullptr}, {"g", kPoint}}).value();
+  ASSERT_EQ(any.schema["anyOf"].size(), 2u);
+  EXPECT_EQ(any.schema["anyOf"][1]["properties"]["parameters"],
+            OrderedJson::parse(R"({"type":"object","properties":{"at":{"$ref":"#/$defs/At"}}})"));
+  // Where "#/$defs/At" looks for it.
+  EXPECT_EQ(any.schema["$defs"], OrderedJson::parse(R"({"At":{"type":"number"}})"));
+}
+
+TEST(ForcedCall, DeepseekWritesTheNameOutsideOfTheJson) {
+  const ForcedCall call = forced_call(ToolFormat::deepseek_v3, {{"g", kPoint}}).value();
+  EXPECT_EQ(call.schema, kPoint);
+  EXPECT_TRUE(call.before.ends_with("<｜tool▁sep｜>g\n```json\n"));
+  EXPECT_FALSE(forced_call(ToolFormat::deepseek_v3, {{"f", nullptr}, {"g", nullptr}}));
+}
+
+TEST(ForcedCall, TheParserReadsIt) {
+  const std::string arguments = R"({"at":1})";
+  for (const ToolFormat format :
+       {ToolFormat::hermes, ToolFormat::llama3_json, ToolFormat::deepseek_v3}) {
+    const ForcedCall call = forced_call(format, {{"g", kPoint}}).value();
+    std::string json = arguments;
+    if (call.schema["properties"].contains("name")) {
+      const char* key =
+          call.schema["properties"].contains("arguments") ? "arguments" : "parameters";
+      json = std::string(R"({"name":"g",")") + key + "\":" + arguments + "}";
+    }
+    const auto parser = make_tool_parser(format, {"g"});
+    ToolText found = parser->push(call.before + json + call.after);
+    for (ToolCall& one : parser->finish().calls) found.calls.push_back(std::move(one));
+    EXPECT_THAT(found.calls, ElementsAre(ToolCall{"g", arguments})) << to_string(format);
+    EXPECT_EQ(found.content, "");
+  }
+}
+
+}  // namespace
+}  // namespace octet::server
