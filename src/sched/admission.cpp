@@ -34,6 +34,10 @@ void validate(const Config& c) {
   require(c.max_chunk >= 0, "max_chunk", c.max_chunk, "0 (the step's budget), or 1 or more",
           "use 0");
   require(c.launch_depth >= 1, "launch_depth", c.launch_depth, "1 or more", "use 1");
+  require(c.max_scored_tokens >= 1, "max_scored_tokens", c.max_scored_tokens, "1 or more",
+          "use 128");
+  require(c.max_wait_steps >= 1, "max_wait_steps", c.max_wait_steps, "1 or more", "use 1000");
+  require(c.max_prefill_steps >= 1, "max_prefill_steps", c.max_prefill_steps, "1 or more", "use 8");
 }
 
 // What is left for the output, in tokens:
@@ -119,6 +123,28 @@ const char* to_string(Admission::Reason reason) {
       return "exceeds_pool";
   }
   throw Fault("unknown admission reason");
+}
+
+const char* to_string(Policy policy) {
+  switch (policy) {
+    case Policy::fcfs:
+      return "fcfs";
+    case Policy::priority:
+      return "priority";
+    case Policy::prefill_first:
+      return "prefill-first";
+  }
+  throw Fault("unknown policy");
+}
+
+Policy parse_policy(std::string_view text) {
+  for (Policy policy : {Policy::fcfs, Policy::priority, Policy::prefill_first}) {
+    if (text == to_string(policy)) return policy;
+  }
+  throw Error({.what = "unknown scheduling policy",
+               .where = "--schedule-policy",
+               .value = std::string(text),
+               .accepted = "fcfs, priority, prefill-first"});
 }
 
 const char* to_string(Finish finish) {

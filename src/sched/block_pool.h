@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "sched/sequence.h"
@@ -39,6 +40,7 @@ class BlockPool {
   bool in_tree(BlockId block) const;
   int32_t total() const { return static_cast<int32_t>(entries_.size()); }
   int32_t free() const { return static_cast<int32_t>(free_.size()); }
+  std::span<const BlockId> free_list() const { return free_; }
   int32_t cached() const { return cached_; }
   int32_t held() const { return held_; }
 

@@ -138,6 +138,10 @@ Config parse_config(const Line& line) {
   config.max_chunk = integer(line, "max_chunk");
   config.launch_depth = integer(line, "launch_depth");
   config.enable_prefix_caching = flag(line, "enable_prefix_caching");
+  config.policy = parse_policy(field(line, "policy"));
+  config.max_scored_tokens = integer(line, "max_scored_tokens");
+  config.max_wait_steps = integer(line, "max_wait_steps");
+  config.max_prefill_steps = integer(line, "max_prefill_steps");
   return config;
 }
 
@@ -148,6 +152,8 @@ Request parse_request(const Line& line) {
   request.min_tokens = integer(line, "min_tokens");
   request.ignore_eos = flag(line, "ignore_eos");
   request.lockstep = flag(line, "lockstep");
+  request.priority = integer(line, "priority");
+  request.score = flag(line, "score");
   request.salt = unhex(line, field(line, "salt"));
   request.eos_ids = tokens(line, field(line, "eos"));
   request.stop_ids = tokens(line, field(line, "stop"));
@@ -167,19 +173,21 @@ StepResult parse_result(const Line& line) {
 }  // namespace
 
 void EventLog::config(const Config& c) {
-  sink_(
-      fmt::format("config block_tokens={} num_blocks={} max_num_seqs={} max_num_batched_tokens={} "
-                  "max_model_len={} max_chunk={} launch_depth={} enable_prefix_caching={:d}",
-                  c.block_tokens, c.num_blocks, c.max_num_seqs, c.max_num_batched_tokens,
-                  c.max_model_len, c.max_chunk, c.launch_depth, c.enable_prefix_caching));
+  sink_(fmt::format(
+      "config block_tokens={} num_blocks={} max_num_seqs={} max_num_batched_tokens={} "
+      "max_model_len={} max_chunk={} launch_depth={} enable_prefix_caching={:d} policy={} "
+      "max_scored_tokens={} max_wait_steps={} max_prefill_steps={}",
+      c.block_tokens, c.num_blocks, c.max_num_seqs, c.max_num_batched_tokens, c.max_model_len,
+      c.max_chunk, c.launch_depth, c.enable_prefix_caching, to_string(c.policy),
+      c.max_scored_tokens, c.max_wait_steps, c.max_prefill_steps));
 }
 
 void EventLog::submit(const Request& r) {
   sink_(fmt::format(
-      "submit id={} max_tokens={} min_tokens={} ignore_eos={:d} lockstep={:d} salt={} eos={} "
-      "stop={} prompt={}",
-      r.id, maybe(r.max_tokens), r.min_tokens, r.ignore_eos, r.lockstep, hex(r.salt),
-      list(r.eos_ids), list(r.stop_ids), list(r.prompt)));
+      "submit id={} max_tokens={} min_tokens={} ignore_eos={:d} lockstep={:d} priority={} "
+      "score={:d} salt={} eos={} stop={} prompt={}",
+      r.id, maybe(r.max_tokens), r.min_tokens, r.ignore_eos, r.lockstep, r.priority, r.score,
+      hex(r.salt), list(r.eos_ids), list(r.stop_ids), list(r.prompt)));
 }
 
 void EventLog::admission(const Admission& a) {
@@ -204,9 +212,10 @@ void EventLog::planned(const StepPlan& plan) {
   for (const Slice& s : plan.slices) {
     sink_(fmt::format(
         " step={} seq={} first={} count={} known={} prompt={} sample={:d} from={} tokens={} "
-        "blocks={}",
+        "scored={} blocks={}",
         plan.step, s.seq, s.first, s.count, s.known, s.prompt_len, s.sample,
         s.from ? fmt::format("{}:{}", s.from->step, s.from->slice) : "-", list(s.tokens),
+        s.scored.empty() ? "-" : fmt::format("{}:{}", s.score_first, list(s.scored)),
         list(s.blocks)));
   }
 }
@@ -221,10 +230,11 @@ void EventLog::apply(const StepResult& result) {
 }
 
 void EventLog::emitted(const Emission& e) {
-  sink_(fmt::format(
-      " emit seq={} slice={} tokens={} finish={} stop_token={} prompt={} output={} cached={}",
-      e.seq, e.slice, list(e.tokens), e.finish ? to_string(*e.finish) : "-", maybe(e.stop_token),
-      e.prompt_tokens, e.output_tokens, e.cached_tokens));
+  sink_(
+      fmt::format(" emit seq={} slice={} tokens={} scored={} finish={} stop_token={} prompt={} "
+                  "output={} cached={}",
+                  e.seq, e.slice, list(e.tokens), e.scored, e.finish ? to_string(*e.finish) : "-",
+                  maybe(e.stop_token), e.prompt_tokens, e.output_tokens, e.cached_tokens));
 }
 
 ReplayReport replay(std::span<const std::string> lines) {

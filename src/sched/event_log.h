@@ -16,14 +16,16 @@
 namespace octet::sched {
 
 // One event a line, numbers in decimal, lists separated by commas, `-` for none:
-//   config block_tokens=16 num_blocks=64 ...
-//   submit id=1 max_tokens=8 min_tokens=0 ignore_eos=0 lockstep=0 salt=<hex> eos=2 stop=-
-//   prompt=5,6 cancel id=1 finish_at id=1 output=3 reason=stop plan apply step=1 tokens=17;-;4,5
-//   slices are separated by `;`
+//   config block_tokens=16 num_blocks=64 ... policy=fcfs
+//   submit id=1 max_tokens=8 min_tokens=0 ... priority=0 score=0 salt=<hex> eos=2 stop=- prompt=5,6
+//   cancel id=1
+//   finish_at id=1 output=3 reason=stop
+//   plan
+//   apply step=1 tokens=17;-;4,5                slices are separated by `;`
 // followed by what came back, indented by one space:
 //    admission reason=ok prompt=2 max_tokens=8 model=32 pool=1024
-//    step=1 seq=1 first=0 count=2 known=2 prompt=2 sample=1 from=- tokens=5,6 blocks=0
-//    emit seq=1 slice=0 tokens=17 finish=- stop_token=- prompt=2 output=1 cached=0
+//    step=1 seq=1 first=0 count=2 known=2 prompt=2 sample=1 from=- tokens=5,6 scored=0:6 blocks=0
+//    emit seq=1 slice=0 tokens=17 scored=1 finish=- stop_token=- prompt=2 output=1 cached=0
 class EventLog {
  public:
   using Sink = std::function<void(const std::string& line)>;  // line has no newline at its end

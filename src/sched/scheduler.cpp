@@ -12,21 +12,9 @@
 namespace octet::sched {
 namespace {
 
-// The one policy of order: first come, first served. The youngest is preempted first.
-bool before(const Sequence* a, const Sequence* b) {
-  return a->arrival < b->arrival;
-}
-
 Config validated(const Config& config) {
   validate(config);
   return config;
-}
-
-template <typename List>
-void remove(List& list, const Sequence* seq) {
-  const auto found = std::find(list.begin(), list.end(), seq);
-  if (found == list.end()) throw Fault(fmt::format("sequence {} is not listed", seq->id));
-  list.erase(found);
 }
 
 void count_usage(const Sequence& seq, Emission& out) {
@@ -37,6 +25,23 @@ void count_usage(const Sequence& seq, Emission& out) {
 }
 
 }  // namespace
+
+bool before(const Sequence& a, const Sequence& b) {
+  if (a.aged != b.aged) return a.aged;
+  if (!a.aged && a.priority != b.priority) return a.priority < b.priority;
+  return a.arrival < b.arrival;
+}
+
+void Scheduler::enlist(Line& line, Sequence& seq) {
+  const auto precedes = [](const Sequence* a, const Sequence* b) { return before(*a, *b); };
+  line.insert(std::upper_bound(line.begin(), line.end(), &seq, precedes), &seq);
+}
+
+void Scheduler::delist(Line& line, const Sequence& seq) {
+  const auto found = std::find(line.begin(), line.end(), &seq);
+  if (found == line.end()) throw Fault(fmt::format("sequence {} is not listed", seq.id));
+  line.erase(found);
+}
 
 Scheduler::Scheduler(const Config& config)
     : config_(validated(config)), pool_(config.num_blocks), tree_(pool_, config.block_tokens) {}
@@ -75,9 +80,12 @@ Admission Scheduler::submit(Request request) {
   }
   seq->lockstep = request.lockstep;
   seq->salt = std::move(request.salt);
+  seq->score = request.score;
+  seq->submitted = next_step_;
+  if (config_.policy == Policy::priority) seq->priority = request.priority;
   ++counters_.submitted;
   counters_.prompt_tokens += seq->prompt_len;
-  waiting_.push_back(seq.get());
+  enlist(waiting_, *seq);
   sequences_.emplace(seq->id, std::move(seq));
   return admission;
 }
@@ -100,196 +108,6 @@ std::optional<Emission> Scheduler::finish_at(SeqId id, int32_t output_len, Finis
   const int32_t length = seq->prompt_len + output_len;
   seq->tokens.resize(static_cast<size_t>(length));
   return finish(*seq, reason);
-}
-
-// ---- planning -----------------------------------------------------------------------------------
-
-// How many tokens of a running sequence can be launched now.
-//
-//   0           computed      scheduled       known      known + pending
-//   |-----------|-------------|---------------|----------|
-//   | applied   | in flight   | on the host   | on the   |
-//   |           |             |               | device   |
-//                             |<-------- gap ----------->|
-//
-// The last output token is sampled but never computed, so a sequence whose pending samples bring it
-// to max_tokens has no gap.
-int32_t Scheduler::gap(const Sequence& seq) const {
-  if (seq.pending > 0) {
-    if (seq.lockstep) return 0;
-    if (seq.output_len() + seq.pending >= seq.max_tokens) return 0;
-  }
-  return seq.known() + seq.pending - seq.scheduled();
-}
-
-int32_t Scheduler::blocks_for(int32_t tokens) const {
-  return (tokens + config_.block_tokens - 1) / config_.block_tokens;
-}
-
-int32_t Scheduler::chunk(int32_t gap) const {
-  const int32_t count = std::min(gap, budget_);
-  return config_.max_chunk > 0 ? std::min(count, config_.max_chunk) : count;
-}
-
-// Grows seq to num_blocks from free and cached blocks only. All or nothing.
-bool Scheduler::take_blocks(Sequence& seq, int32_t num_blocks) {
-  const int32_t need = num_blocks - static_cast<int32_t>(seq.blocks.size());
-  if (need > pool_.free() + pool_.cached()) return false;
-  for (int32_t i = 0; i < need; ++i) {
-    // Every cached block can be evicted: whoever holds a node of the tree holds all above it.
-    if (pool_.free() == 0 && !tree_.evict()) throw Fault("a cached block cannot be evicted");
-    seq.blocks.push_back(*pool_.acquire());
-  }
-  return true;
-}
-
-// As take_blocks, and preempts the youngest sequences for it. False = not in this plan. It never
-// preempts an older one, nor while blocks are about to come back from steps in flight; so the
-// oldest sequence, which fits into the pool alone, gets its blocks at last, whatever else runs.
-bool Scheduler::ensure_blocks(Sequence& seq, int32_t num_blocks) {
-  while (!take_blocks(seq, num_blocks)) {
-    if (draining_ > 0 || running_.back() == &seq) return false;
-    preempt(*running_.back());
-  }
-  return true;
-}
-
-// Back to waiting, with all known tokens kept. Its output so far is recomputed like a prompt.
-void Scheduler::preempt(Sequence& seq) {
-  ++counters_.preemptions;
-  std::erase_if(draft_, [&](const Draft& draft) {
-    if (draft.seq != &seq) return false;
-    budget_ += draft.count;
-    return true;
-  });
-  remove(running_, &seq);
-  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), &seq, before), &seq);
-  seq.phase = Phase::waiting;
-  if (seq.in_flight > 0) {
-    ++draining_;  // drain() follows in apply()
-  } else {
-    drain(seq);
-  }
-}
-
-// Starts or restarts a waiting sequence if all its known tokens fit. The whole context gets its
-// blocks at once, so a long prompt cannot be preempted half-way by another one that started later.
-//
-//   0              matched * block_tokens                    known
-//   |--------------|-----------------------------------------|
-//   | cached: the  | to compute: at least the last token, so |
-//   | tree's own   | that there are logits to sample from    |
-//
-// Others grow by a block now and then: one for each that runs is left, or they would soon preempt
-// the newcomer.
-bool Scheduler::try_start(Sequence& seq) {
-  std::vector<BlockId> matched;
-  if (config_.enable_prefix_caching) {
-    matched = tree_.match(seq.salt, seq.tokens, (seq.known() - 1) / config_.block_tokens);
-  }
-  for (BlockId block : matched) pool_.share(block);  // or they might be evicted for the rest
-  const auto headroom = static_cast<int32_t>(running_.size());
-  const int32_t need = blocks_for(seq.known()) - static_cast<int32_t>(matched.size());
-  if (need + headroom > pool_.free() + pool_.cached()) {
-    for (BlockId block : matched) pool_.release(block);
-    return false;
-  }
-  if (config_.enable_prefix_caching) counters_.prefix_query_tokens += seq.known();
-  seq.tree_blocks = static_cast<int32_t>(matched.size());
-  seq.computed = seq.tree_blocks * config_.block_tokens;
-  counters_.prefix_hit_tokens += seq.computed;
-  if (!seq.started) seq.cached = seq.computed;
-  seq.started = true;
-  if (!matched.empty()) tree_.touch(matched.back());
-  seq.blocks = std::move(matched);
-  if (!take_blocks(seq, blocks_for(seq.known()))) throw Fault("counted blocks are not there");
-  seq.phase = Phase::running;
-  waiting_.pop_front();
-  running_.push_back(&seq);
-  return true;
-}
-
-StepPlan Scheduler::plan() {
-  if (log_) log_->plan();
-  if (!can_plan()) throw Fault(fmt::format("plan: {} steps are in flight", steps_in_flight()));
-  draft_.clear();
-  budget_ = config_.max_num_batched_tokens;
-  const Sequence* blocked = nullptr;  // waits for blocks: the younger take none
-  const auto draft = [&](Sequence& seq, int32_t count) {
-    draft_.push_back({&seq, count});
-    budget_ -= count;
-  };
-  // Preemption takes from the end of running_, never what lies before the current index.
-  const auto draft_running = [&](bool chunks) {
-    for (size_t i = 0; i < running_.size() && budget_ > 0; ++i) {
-      Sequence& seq = *running_[i];
-      const int32_t open = gap(seq);
-      if (open == 0 || (open > 1) != chunks) continue;
-      const int32_t count = chunk(open);
-      const int32_t need = blocks_for(seq.scheduled() + count);
-      if (need > static_cast<int32_t>(seq.blocks.size())) {
-        if (blocked && before(blocked, &seq)) continue;
-        if (!ensure_blocks(seq, need)) {
-          blocked = &seq;
-          continue;
-        }
-      }
-      draft(seq, count);
-    }
-  };
-  draft_running(/*chunks=*/false);
-  draft_running(/*chunks=*/true);
-  while (!waiting_.empty() && budget_ > 0 && !blocked &&
-         static_cast<int32_t>(running_.size()) < config_.max_num_seqs) {
-    Sequence& seq = *waiting_.front();
-    if (seq.in_flight > 0 || !try_start(seq)) break;  // nobody overtakes the first in line
-    draft(seq, chunk(gap(seq)));
-  }
-
-  StepPlan plan;
-  if (draft_.empty()) {
-    if (steps_in_flight() == 0 && has_work()) throw Fault("plan: no sequence can make progress");
-    plan.step = next_step_;
-  } else {
-    plan.step = next_step_++;
-    ++counters_.steps;
-    plan.slices.reserve(draft_.size());
-    for (const Draft& d : draft_) plan.slices.push_back(make_slice(*d.seq, d.count, plan));
-  }
-  if (log_) log_->planned(plan);
-  return plan;
-}
-
-// Moves [scheduled, scheduled + count) into flight.
-Slice Scheduler::make_slice(Sequence& seq, int32_t count, const StepPlan& plan) {
-  const int32_t known = seq.known();
-  Slice slice;
-  slice.seq = seq.id;
-  slice.first = seq.scheduled();
-  slice.count = count;
-  slice.known = known;
-  slice.prompt_len = seq.prompt_len;
-  slice.sample = slice.first + count == known + seq.pending;
-  if (slice.first >= known) {
-    if (count != 1 || slice.first != known + seq.pending - 1) {
-      throw Fault(fmt::format("sequence {}: slice at {} + {}, known {}, pending {}", seq.id,
-                              slice.first, count, known, seq.pending));
-    }
-    slice.from = DeviceToken{seq.sample_step, seq.sample_slice};
-    slice.tokens = {kNoToken};
-  } else {
-    const auto begin = seq.tokens.begin() + slice.first;
-    slice.tokens.assign(begin, begin + count);
-  }
-  slice.blocks = seq.blocks;
-  seq.in_flight += count;
-  if (slice.sample) {
-    ++seq.pending;
-    seq.sample_step = plan.step;
-    seq.sample_slice = static_cast<int32_t>(plan.slices.size());
-  }
-  counters_.computed_tokens += count;
-  return slice;
 }
 
 // ---- results ------------------------------------------------------------------------------------
@@ -341,6 +159,8 @@ std::vector<Emission> Scheduler::apply(const StepPlan& plan, const StepResult& r
 
     Emission out;
     out.slice = static_cast<int32_t>(i);
+    out.scored = static_cast<int32_t>(slice.scored.size());
+    if (out.scored > 0) seq.scored = slice.score_first + out.scored;
     take_tokens(seq, slice, result.tokens[i], out);
     count_usage(seq, out);
     cache_blocks(seq, seq.prompt_len);
@@ -351,7 +171,7 @@ std::vector<Emission> Scheduler::apply(const StepPlan& plan, const StepResult& r
     } else if (drained) {
       for (BlockId block : std::exchange(seq.surplus, {})) pool_.release(block);
     }
-    if (out.tokens.empty() && !out.finish) continue;
+    if (out.tokens.empty() && out.scored == 0 && !out.finish) continue;
     if (log_) log_->emitted(out);
     emissions.push_back(std::move(out));
   }
@@ -455,10 +275,10 @@ void Scheduler::retire(Sequence& seq, Finish reason) {
   }
   if (reason == Finish::stop || reason == Finish::length) cache_blocks(seq, seq.known());
   if (seq.phase == Phase::running) {
-    remove(running_, &seq);
+    delist(running_, seq);
     if (seq.in_flight > 0) ++draining_;
   } else {
-    remove(waiting_, &seq);
+    delist(waiting_, seq);
   }
   seq.phase = Phase::retiring;
   if (seq.in_flight == 0) drain(seq);
@@ -482,70 +302,6 @@ Sequence* Scheduler::live(SeqId id) {
   const auto found = sequences_.find(id);
   if (found == sequences_.end() || found->second->phase == Phase::retiring) return nullptr;
   return found->second.get();
-}
-
-// ---- looking in ---------------------------------------------------------------------------------
-
-const Sequence* Scheduler::find(SeqId id) const {
-  const auto found = sequences_.find(id);
-  return found == sequences_.end() ? nullptr : found->second.get();
-}
-
-Stats Scheduler::stats() const {
-  Stats out = counters_;
-  out.waiting = static_cast<int32_t>(waiting_.size());
-  out.running = static_cast<int32_t>(running_.size());
-  out.retiring = static_cast<int32_t>(sequences_.size()) - out.waiting - out.running;
-  out.steps_in_flight = steps_in_flight();
-  out.blocks_total = pool_.total();
-  out.blocks_free = pool_.free();
-  out.blocks_cached = pool_.cached();
-  out.blocks_held = pool_.held();
-  return out;
-}
-
-void Scheduler::check() const {
-  pool_.check();
-  tree_.check();
-  std::vector<int32_t> refs(static_cast<size_t>(pool_.total()));
-  int32_t draining = 0;
-  for (const auto& [id, owned] : sequences_) {
-    const Sequence& seq = *owned;
-    for (BlockId block : seq.blocks) ++refs[static_cast<size_t>(block)];
-    for (BlockId block : seq.surplus) ++refs[static_cast<size_t>(block)];
-    if (seq.phase != Phase::running && seq.in_flight > 0) ++draining;
-    const bool active = seq.phase == Phase::running || seq.in_flight > 0;
-    const bool live = seq.phase != Phase::retiring;
-    const auto capacity = static_cast<int64_t>(seq.blocks.size()) * config_.block_tokens;
-    const char* broken = nullptr;
-    if (seq.in_flight < 0 || seq.pending < 0 || seq.computed < 0) broken = "negative counts";
-    if (!active && (!seq.blocks.empty() || seq.computed > 0)) broken = "holds blocks while waiting";
-    if (seq.scheduled() > capacity) broken = "computes tokens without a block";
-    if (live && seq.computed >= seq.known()) broken = "has nothing to compute";
-    if (live && seq.output_len() >= seq.max_tokens) broken = "should have finished";
-    if (live && seq.scheduled() > seq.known() + seq.pending) broken = "computes unknown tokens";
-    if (seq.tree_blocks * config_.block_tokens > seq.computed)
-      broken = "shares what is not computed";
-    if (seq.in_flight == 0 && !seq.surplus.empty()) broken = "keeps surplus blocks";
-    if (seq.phase == Phase::retiring && seq.in_flight == 0) broken = "was not forgotten";
-    for (int32_t i = 0; i < seq.tree_blocks; ++i) {
-      if (!pool_.in_tree(seq.blocks[static_cast<size_t>(i)]))
-        broken = "shares a block not in the tree";
-    }
-    if (broken) throw Fault(fmt::format("sequence {} {}", id, broken));
-  }
-  for (BlockId block = 0; block < pool_.total(); ++block) {
-    if (refs[static_cast<size_t>(block)] != pool_.refs(block)) {
-      throw Fault(fmt::format("block {} has {} references, but {} users", block, pool_.refs(block),
-                              refs[static_cast<size_t>(block)]));
-    }
-  }
-  if (draining != draining_) throw Fault(fmt::format("{} draining, not {}", draining, draining_));
-  if (!std::is_sorted(running_.begin(), running_.end(), before) ||
-      !std::is_sorted(waiting_.begin(), waiting_.end(), before) ||
-      (!running_.empty() && !waiting_.empty() && before(waiting_.front(), running_.back()))) {
-    throw Fault("a younger sequence runs before an older one");
-  }
 }
 
 }  // namespace octet::sched

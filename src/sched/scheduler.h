@@ -18,6 +18,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -78,7 +79,7 @@ class Scheduler {
   // True if fewer than launch_depth steps are in flight.
   bool can_plan() const { return steps_in_flight() < config_.launch_depth; }
 
-  // The next step. One-token slices first, then chunks, both oldest first, within the budget.
+  // The next step: one-token slices and chunks within the budget, in the order of the policy.
   StepPlan plan();
 
   // Takes the result of the oldest step in flight. Emissions come in the order of the slices.
@@ -94,20 +95,40 @@ class Scheduler {
   // The sequence, or null if unknown. Valid until the next non-const call. For tests and debugging.
   const Sequence* find(SeqId id) const;
 
+  // The blocks that nobody uses: for tests that write rubbish there.
+  std::span<const BlockId> free_blocks() const { return pool_.free_list(); }
+
   // Throws octet::Fault unless every block is accounted for: free + cached + held == total, each
   // block's references are those of the sequences, and the token counts are in order. O(total).
   void check() const;
 
  private:
+  using Line = std::deque<Sequence*>;  // in the order of before()
   struct Draft {
     Sequence* seq;
     int32_t count;
+    int32_t scored;
+    bool decode;  // the only token open
   };
+  struct Range {
+    int32_t first, count;
+  };
+
+  static void enlist(Line& line, Sequence& seq);
+  static void delist(Line& line, const Sequence& seq);
 
   int32_t gap(const Sequence& seq) const;
   int32_t blocks_for(int32_t tokens) const;
-  int32_t chunk(int32_t gap) const;
+  int32_t chunk(const Sequence& seq) const;
+  Range scored_in(const Sequence& seq, int32_t first, int32_t count) const;
 
+  void promote();
+  bool draft_decodes();
+  void draft_prompts();
+  void draft(Sequence& seq);
+  bool running_full() const;
+  bool fits(int32_t num_blocks) const;
+  bool make_room(const Sequence& seq, int32_t num_blocks);
   bool ensure_blocks(Sequence& seq, int32_t num_blocks);
   bool take_blocks(Sequence& seq, int32_t num_blocks);
   bool try_start(Sequence& seq);
@@ -126,11 +147,14 @@ class Scheduler {
   BlockPool pool_;
   PrefixTree tree_;
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;  // all that are not forgotten
-  std::deque<Sequence*> waiting_;                                   // by arrival
-  std::vector<Sequence*> running_;  // by arrival; every one is older than every waiting one
-  std::vector<Draft> draft_;        // the plan being made
-  int32_t budget_ = 0;              // tokens it may still take
-  int32_t draining_ = 0;            // not running, but a step in flight still uses their blocks
+  Line waiting_;
+  Line running_;                       // each before every waiting one, unless by priority
+  std::vector<Draft> draft_;           // the plan being made
+  int32_t budget_ = 0;                 // tokens it may still take
+  int32_t score_budget_ = 0;           // logits of prompt tokens that it may still want
+  const Sequence* blocked_ = nullptr;  // lacks blocks in this plan: who comes later takes none
+  int32_t paused_steps_ = 0;           // prefill_first: steps in a row without all decodes
+  int32_t draining_ = 0;               // not running, but a step in flight still uses their blocks
   uint64_t next_arrival_ = 0;
   StepId next_step_ = 1;   // the next to plan
   StepId next_apply_ = 1;  // the next to apply

@@ -39,6 +39,8 @@ struct Request {
   bool lockstep = false;  // never plan a token before the one ahead of it is applied
                           // (grammar constraints); others in the batch are unaffected
   std::string salt;       // prefixes are shared only between equal salts
+  int32_t priority = 0;   // lower = earlier, under Policy::priority
+  bool score = false;     // the log-probabilities of its prompt tokens are wanted
 };
 
 enum class Phase : uint8_t {
@@ -80,6 +82,12 @@ struct Sequence {
   std::vector<TokenId> stop_ids;  // eos included unless ignored
   bool lockstep = false;
   std::string salt;
+  bool score = false;
+  int32_t scored = 0;    // score: of positions below this the logits are not wanted (any more)
+  int32_t priority = 0;  // 0 unless the policy heeds it
+  StepId submitted = 0;  // the step that was next to plan
+  StepId drafted = 0;    // the newest step that was planned to compute it
+  bool aged = false;     // has waited so long that its priority does not count
   Phase phase = Phase::waiting;
   bool started = false;  // has been running at least once
 
@@ -87,5 +95,8 @@ struct Sequence {
   int32_t output_len() const { return known() - prompt_len; }
   int32_t scheduled() const { return computed + in_flight; }
 };
+
+// The one order of all policies: a comes before b. Who comes last is preempted first.
+bool before(const Sequence& a, const Sequence& b);
 
 }  // namespace octet::sched

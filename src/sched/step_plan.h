@@ -30,11 +30,15 @@ struct Slice {
   // The step is always in flight, and always the newest one that computes this sequence.
   std::optional<DeviceToken> from;
   std::vector<TokenId> tokens;  // count ids
+  // The prompt tokens at positions [score_first + 1, ...) whose log-probabilities are wanted: by
+  // the logits of the positions from score_first on, all of this slice.
+  int32_t score_first = 0;
+  std::vector<TokenId> scored;
   std::vector<BlockId> blocks;  // at least the blocks of positions [0, first + count)
   bool operator==(const Slice&) const = default;
 };
 
-// One step. Sampling one-token slices come first, then the chunks, each in order of arrival.
+// One step. Sampling one-token slices come first, then the chunks, each in the order of the policy.
 struct StepPlan {
   StepId step = 0;  // 1, 2, ...; steps must be applied in this order
   std::vector<Slice> slices;
@@ -60,6 +64,7 @@ struct Emission {
   SeqId seq = 0;
   int32_t slice = -1;                 // slice of the applied plan; -1 = not from a step
   std::vector<TokenId> tokens;        // new output tokens, a stop token included
+  int32_t scored = 0;                 // prompt tokens whose log-probabilities came: the slice's
   std::optional<Finish> finish;       // set exactly once in the life of a request
   std::optional<TokenId> stop_token;  // the token that stopped it; its text is not for showing
   int32_t prompt_tokens = 0;          // usage so far, in tokens

@@ -59,6 +59,10 @@ rc::Gen<Config> configs() {
     c.max_chunk = *rc::gen::element(0, 1, 3, 7);
     c.launch_depth = *rc::gen::inRange(1, 5);
     c.enable_prefix_caching = *rc::gen::arbitrary<bool>();
+    c.policy = *rc::gen::element(Policy::fcfs, Policy::priority, Policy::prefill_first);
+    c.max_scored_tokens = *rc::gen::inRange(1, 9);
+    c.max_wait_steps = *rc::gen::inRange(1, 40);
+    c.max_prefill_steps = *rc::gen::inRange(1, 5);
     return c;
   });
 }
@@ -78,6 +82,8 @@ rc::Gen<Request> requests() {
     r.ignore_eos = *rc::gen::arbitrary<bool>();
     r.lockstep = *rc::gen::element(false, false, false, true);
     r.salt = *rc::gen::element(std::string(), std::string(), std::string("a"));
+    r.priority = *rc::gen::inRange(-2, 3);
+    r.score = *rc::gen::element(false, false, false, true);
     return r;
   });
 }
@@ -241,6 +247,15 @@ TEST(SchedulerProperty, DepthDoesNotShow) {
     a.launch_depth = 2;
     b.launch_depth = 4;
   });
+}
+
+TEST(SchedulerProperty, PoliciesDoNotShow) {
+  for (const Policy policy : {Policy::priority, Policy::prefill_first}) {
+    check_pairs(to_string(policy), [&](Config& a, Config& b) {
+      a.policy = Policy::fcfs;
+      b.policy = policy;
+    });
+  }
 }
 
 TEST(SchedulerProperty, PrefixCachingDoesNotShow) {

@@ -52,6 +52,7 @@ TEST(EventLog, ReadsAsText) {
   r.prompt = {5, 6};
   r.salt = "k";
   r.eos_ids = {2};
+  r.score = true;
   s.submit(r);
   const StepPlan plan = s.plan();
   s.apply(plan, {plan.step, {{17}}});
@@ -60,16 +61,18 @@ TEST(EventLog, ReadsAsText) {
       lines,
       ElementsAre(
           "config block_tokens=4 num_blocks=8 max_num_seqs=4 max_num_batched_tokens=16 "
-          "max_model_len=32 max_chunk=0 launch_depth=1 enable_prefix_caching=1",
-          "submit id=1 max_tokens=- min_tokens=0 ignore_eos=0 lockstep=0 salt=6b eos=2 stop=- "
-          "prompt=5,6",
+          "max_model_len=32 max_chunk=0 launch_depth=1 enable_prefix_caching=1 policy=fcfs "
+          "max_scored_tokens=128 max_wait_steps=1000 max_prefill_steps=8",
+          "submit id=1 max_tokens=- min_tokens=0 ignore_eos=0 lockstep=0 priority=0 score=1 "
+          "salt=6b eos=2 stop=- prompt=5,6",
           " admission reason=ok prompt=2 max_tokens=30 model=32 pool=32", "plan",
-          " step=1 seq=1 first=0 count=2 known=2 prompt=2 sample=1 from=- tokens=5,6 blocks=0",
+          " step=1 seq=1 first=0 count=2 known=2 prompt=2 sample=1 from=- tokens=5,6 scored=0:6 "
+          "blocks=0",
           "apply step=1 tokens=17",
-          " emit seq=1 slice=0 tokens=17 finish=- stop_token=- prompt=2 output=1 cached=0",
+          " emit seq=1 slice=0 tokens=17 scored=1 finish=- stop_token=- prompt=2 output=1 cached=0",
           "cancel id=1",
-          " emit seq=1 slice=-1 tokens=- finish=cancelled stop_token=- prompt=2 output=1 "
-          "cached=0"));
+          " emit seq=1 slice=-1 tokens=- scored=0 finish=cancelled stop_token=- prompt=2 "
+          "output=1 cached=0"));
 }
 
 TEST(EventLog, ReplaysToTheSameLines) {
@@ -116,8 +119,9 @@ TEST(EventLog, BadLinesAreUserErrors) {
   throws({config, "apply step=1 tokens=1"});
   throws({"config block_tokens=4"});
   throws({config,
-          "submit id=1 max_tokens=- min_tokens=0 ignore_eos=0 lockstep=0 salt=6 eos=- stop=- "
-          "prompt=1"});
+          "submit id=1 max_tokens=- min_tokens=0 ignore_eos=0 lockstep=0 priority=0 score=0 "
+          "salt=6 eos=- stop=- prompt=1"});
+  throws({config, config.substr(0, config.find("policy=")) + "policy=lottery"});
 }
 
 TEST(EventLog, StartsWithTheScheduler) {

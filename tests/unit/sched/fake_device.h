@@ -12,6 +12,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -122,6 +123,9 @@ class Driver {
     int32_t output_tokens = 0;
     int32_t cached_tokens = 0;
     bool started = false;
+    std::vector<TokenId> scored;  // prompt tokens whose log-probabilities came, in order
+    StepId submitted = 0;         // the step that was next
+    int32_t passed_over = 0;      // plans in a row without it
   };
 
   explicit Driver(const Config& config)
@@ -136,7 +140,11 @@ class Driver {
     const Admission admission = scheduler.submit(request);
     scheduler.check();
     if (admission.ok()) {
-      outcomes[request.id] = {request, admission, {}, {}, {}, 0, 0, false};
+      Outcome outcome;
+      outcome.request = request;
+      outcome.admission = admission;
+      outcome.submitted = next_step_;
+      outcomes[request.id] = outcome;
       order.push_back(request.id);
     }
     return admission;
@@ -162,6 +170,7 @@ class Driver {
     scheduler.check();
     if (plan.empty()) return false;
     check_plan(plan);
+    next_step_ = plan.step + 1;
     StepResult result = device_.launch(plan);
     if (alter) alter(plan, result);
     in_flight_.emplace_back(std::move(plan), std::move(result));
@@ -171,7 +180,10 @@ class Driver {
   void apply() {
     const auto [plan, result] = std::move(in_flight_.front());
     in_flight_.pop_front();
-    for (const Emission& emission : scheduler.apply(plan, result)) take(emission);
+    for (const Emission& emission : scheduler.apply(plan, result)) {
+      if (emission.scored > 0) take_scored(emission, plan.slices.at(index(emission)));
+      take(emission);
+    }
     scheduler.check();
     ++steps;
   }
@@ -205,6 +217,11 @@ class Driver {
       const Expected want = expected(outcome.request, outcome.admission.max_tokens);
       const bool complete = outcome.finish == Finish::stop || outcome.finish == Finish::length;
       const bool whole = complete && !cut.contains(id);
+      const std::vector<TokenId>& prompt = outcome.request.prompt;
+      const size_t scored = !outcome.request.score ? 0 : prompt.size() - 1;
+      if (outcome.scored.size() > scored || (whole && outcome.scored.size() != scored)) {
+        throw std::runtime_error("prompt scored in part, or twice: " + std::to_string(id));
+      }
       bool same = outcome.output.size() <= want.output.size() &&
                   std::equal(outcome.output.begin(), outcome.output.end(), want.output.begin());
       if (whole) same = same && outcome.output == want.output && *outcome.finish == want.finish;
@@ -226,6 +243,24 @@ class Driver {
   int64_t steps = 0;
 
  private:
+  static size_t index(const Emission& emission) { return static_cast<size_t>(emission.slice); }
+
+  // Each prompt token but the first is scored once, in order, and before any output.
+  void take_scored(const Emission& emission, const Slice& slice) {
+    Outcome& outcome = outcomes.at(emission.seq);
+    const std::vector<TokenId>& prompt = outcome.request.prompt;
+    const auto first = static_cast<size_t>(slice.score_first);
+    const bool right = outcome.request.score && outcome.output.empty() &&
+                       emission.scored == static_cast<int32_t>(slice.scored.size()) &&
+                       outcome.scored.size() == first && slice.score_first >= slice.first &&
+                       slice.score_first + emission.scored <= slice.first + slice.count &&
+                       first + slice.scored.size() < prompt.size() &&
+                       std::equal(slice.scored.begin(), slice.scored.end(),
+                                  prompt.begin() + slice.score_first + 1);
+    if (!right) throw std::runtime_error("wrong tokens scored of " + std::to_string(emission.seq));
+    outcome.scored.insert(outcome.scored.end(), slice.scored.begin(), slice.scored.end());
+  }
+
   void take(const Emission& emission) {
     Outcome& outcome = outcomes.at(emission.seq);
     if (outcome.finish) throw std::runtime_error("an emission after the end");
@@ -243,7 +278,9 @@ class Driver {
     if (plan.num_tokens() > config.max_num_batched_tokens) fail("budget exceeded");
     if (static_cast<int32_t>(plan.slices.size()) > config.max_num_seqs) fail("too many sequences");
     std::map<SeqId, bool> seen;
+    int32_t scored = 0;
     for (const Slice& slice : plan.slices) {
+      scored += static_cast<int32_t>(slice.scored.size());
       if (seen[slice.seq]) fail("a sequence twice");
       seen[slice.seq] = true;
       outcomes.at(slice.seq).started = true;
@@ -262,27 +299,47 @@ class Driver {
         }
       }
     }
-    // First come, first served: nobody starts before an older request has started or ended.
+    if (scored > config.max_scored_tokens) fail("too many logits wanted");
+    check_order(plan, seen, fail);
+    plans.push_back(plan);
+  }
+
+  // What a policy promises of the order, computed without the scheduler's own.
+  template <typename Fail>
+  void check_order(const StepPlan& plan, std::map<SeqId, bool>& seen, Fail fail) {
+    // First come, first served: nobody starts before an older request has started or ended. (One
+    // that is scored may hold its blocks for a while before its first slice.)
     bool gap_seen = false;
     for (SeqId id : order) {
       const Outcome& outcome = outcomes.at(id);
-      if (outcome.finish) continue;
+      if (outcome.finish || outcome.request.score || config.policy == Policy::priority) continue;
       if (!outcome.started) gap_seen = true;
       if (outcome.started && gap_seen) fail("overtaken before the start");
     }
-    // At depth 1 the oldest unfinished request computes in every step.
-    if (config.launch_depth == 1) {
-      for (SeqId id : order) {
-        if (outcomes.at(id).finish) continue;
-        if (!seen[id]) fail("the oldest does not progress");
-        break;
-      }
+    if (config.launch_depth != 1) return;
+    // At depth 1 the first unfinished request computes in every step; where prompts come first, in
+    // one of a few.
+    const auto place = [&](SeqId id) {
+      const Outcome& outcome = outcomes.at(id);
+      if (config.policy != Policy::priority) return std::make_tuple(0, 0, id);
+      const auto age = static_cast<int64_t>(plan.step - outcome.submitted);
+      if (age >= config.max_wait_steps) return std::make_tuple(0, 0, id);
+      return std::make_tuple(1, outcome.request.priority, id);
+    };
+    std::optional<SeqId> first;
+    for (SeqId id : order) {
+      if (!outcomes.at(id).finish && (!first || place(id) < place(*first))) first = id;
     }
-    plans.push_back(plan);
+    if (!first) return;
+    int32_t& passed_over = outcomes.at(*first).passed_over;
+    passed_over = seen[*first] ? 0 : passed_over + 1;
+    const int32_t most = config.policy == Policy::prefill_first ? config.max_prefill_steps : 0;
+    if (passed_over > most) fail("the first does not progress");
   }
 
   FakeDevice device_;
   EventLog log_;
+  StepId next_step_ = 1;
   std::deque<std::pair<StepPlan, StepResult>> in_flight_;
 };
 
