@@ -49,7 +49,7 @@ sched::Slice BatchRun::slice(int64_t sequence, std::span<const int32_t> tokens, 
 void BatchRun::launch(sched::StepPlan plan) {
   if (static_cast<int>(in_flight_.size()) == depth_) wait();
   plan.step = next_step_++;
-  runner_.launch(plan, [&](sched::SeqId) -> const engine::Sampling& { return greedy_; });
+  runner_.launch(plan, [&](sched::SeqId) { return engine::Draw{greedy_}; });
   for (const sched::Slice& slice : plan.slices) {
     lengths_[static_cast<size_t>(slice.seq)] += slice.count;
   }
@@ -61,8 +61,8 @@ void BatchRun::wait() {
   const sched::StepPlan plan = std::move(in_flight_.front());
   in_flight_.pop_front();
   for (size_t i = 0; i < plan.slices.size(); ++i) {
-    if (!output.sampled[i]) continue;
-    const engine::SampledToken& token = *output.sampled[i];
+    if (!output.slices[i].sampled) continue;
+    const engine::SampledToken& token = *output.slices[i].sampled;
     last_[static_cast<size_t>(plan.slices[i].seq)] = token.token;
     hash_.add(std::as_bytes(std::span(&token.token, 1)));
     hash_.add(std::as_bytes(std::span(&token.logprob, 1)));

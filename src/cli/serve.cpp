@@ -30,6 +30,7 @@ struct ServeOptions {
   std::string port_file, chat_template;
   std::string generation_config = "auto", override_generation_config;
   std::string tool_call_parser = "auto";
+  std::string policy = sched::to_string(sched::Policy::fcfs);
   int64_t request_timeout_s = 30;
   int64_t max_request_bytes = 8 << 20;
   bool allow_shared_scales = false;
@@ -90,6 +91,11 @@ OptionTable table_of(ServeOptions& o) {
   table.add("--request-log-bytes", &o.server.request_log_bytes,
             "most bytes of the request log and the one before", {.least = 4096});
   table.group("Scheduling");
+  table.add(
+      "--schedule-policy", &o.policy,
+      "who comes first: fcfs: in order of arrival; priority: the request's own `priority`, the "
+      "lowest first; prefill-first: prompts before decodes, for long inputs",
+      {.choices = {"fcfs", "priority", "prefill-first"}});
   table.add("--max-num-seqs", &o.engine.max_num_seqs, "most sequences of one step",
             {.least = 1, .most = 4096});
   table.add("--max-num-batched-tokens", &o.engine.max_num_batched_tokens, "most tokens of one step",
@@ -103,6 +109,13 @@ OptionTable table_of(ServeOptions& o) {
   table.add("--block-size", &o.engine.block_tokens, "tokens of one block of the KV cache",
             {.least = 1, .most = 1024});
   add_memory_row(table, &o.engine.memory_utilization);
+  table.add(
+      "--record-events", &o.engine.record_events,
+      "a file that receives what the scheduler is told and decides, token ids included, to be "
+      "replayed",
+      {.metavar = "FILE", .written = true});
+  table.add("--record-events-bytes", &o.engine.record_events_bytes,
+            "size at which --record-events stops", {.least = 1});
   table.add("--allow-batch-dependent-scales", &o.allow_shared_scales,
             "serve a model whose input scales span all requests of a step");
   add_model_rows(table, o.model);
@@ -251,6 +264,7 @@ int run_serve(Args args) {
   const std::unique_ptr<ops::Backend> backend = open_backend(o.backend);
   const model::Model& model = open.load(*backend, open.max_model_len());
   refuse_shared_scales(model, o.allow_shared_scales);
+  o.engine.policy = sched::parse_policy(o.policy);
   o.engine.max_model_len = open.max_model_len();
   o.engine.kv_type = open.kv_type();
   o.engine.unit_kv_scale = open.unit_kv_scale();

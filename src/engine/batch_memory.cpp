@@ -12,6 +12,13 @@ size_t aligned(size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
+// Whether the logits of token r are wanted.
+bool wants(const SequenceTokens& part, int64_t r) {
+  const bool is_last = r + 1 == static_cast<int64_t>(part.tokens.size());
+  return part.logits == Wanted::all || (part.logits == Wanted::last && is_last) ||
+         (r >= part.scored_first && r < part.scored_first + part.scored_rows);
+}
+
 // Places tensors one behind the other, in a host buffer and at the same offsets in a device buffer.
 class Packer {
  public:
@@ -75,7 +82,7 @@ const StepInputs& BatchMemory::build(std::span<const SequenceTokens> parts,
     batch.sequences.push_back({batch.rows, rows, part.first_position});
     batch.rows += rows;
     batch.max_context = std::max(batch.max_context, part.first_position + rows);
-    logits += part.logits == Wanted::all ? rows : part.logits == Wanted::last ? 1 : 0;
+    for (int64_t r = 0; r < rows; ++r) logits += wants(part, r);
     takes |= part.token_row >= 0;
   }
   if (const int64_t extra = padding.rows - batch.rows; extra > 0) {
@@ -125,8 +132,7 @@ const StepInputs& BatchMemory::build(std::span<const SequenceTokens> parts,
       tokens[first + r] = part.tokens[r];
       positions[first + r] = static_cast<int32_t>(part.first_position + static_cast<int64_t>(r));
       row_sequence[first + r] = static_cast<int32_t>(i);
-      const bool is_last = r + 1 == part.tokens.size();
-      if (part.logits == Wanted::all || (part.logits == Wanted::last && is_last)) {
+      if (wants(part, static_cast<int64_t>(r))) {
         logits_rows[next_logit++] = static_cast<int32_t>(first + r);
       }
     }

@@ -17,6 +17,8 @@ struct SequenceTokens {
   int64_t first_position = 0;
   std::span<const int32_t> blocks;  // of positions [0, first_position + tokens.size()) at least
   Wanted logits = Wanted::last;
+  // Of these tokens, too: scored_rows of them from number scored_first on.
+  int64_t scored_first = 0, scored_rows = 0;
   // Not -1: the row of the step before whose sample replaces tokens[0]. It may be in flight still.
   int32_t token_row = -1;
 };

@@ -49,7 +49,7 @@ Ledger ledger_of(const model::Model& model, const ops::BackendInfo& info,
   return {.mapped_weights = info.device.kind == DeviceKind::cpu ? mapped_weight_bytes(model) : 0,
           .owned_weights = model.owned_bytes(),
           .arena = static_cast<int64_t>(arena_bytes(model, layout, limits)),
-          .steps = static_cast<int64_t>(step_bytes(limits, max_logprobs)),
+          .steps = static_cast<int64_t>(step_bytes(limits, max_logprobs, model.config().vocab)),
           .workspace = info.workspace_bytes,
           .reserve = info.reserve_bytes};
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace octet::engine {
 namespace {
@@ -25,8 +26,57 @@ sched::Config scheduler_config(const EngineOptions& options, const model::Model&
       static_cast<int32_t>(options.max_model_len ? options.max_model_len : limit);
   config.launch_depth = launch_depth;
   config.enable_prefix_caching = options.enable_prefix_caching;
+  config.policy = options.policy;
+  config.max_scored_tokens = options.max_scored_tokens;
   return config;
 }
+
+// Overwrites all that one block holds.
+void poison(ops::Backend& backend, const model::KvStore& kv, int64_t block, uint8_t byte) {
+  const auto overwrite = [&](std::initializer_list<Tensor> tensors) {
+    for (const Tensor& tensor : tensors) {
+      if (tensor) backend.fill(tensor.slice(block, 1), byte);
+    }
+  };
+  for (size_t layer = 0; layer < kv.layout().layers.size(); ++layer) {
+    const ops::GqaCache& gqa = kv.gqa(static_cast<int64_t>(layer));
+    overwrite({gqa.k, gqa.v, gqa.k_scale, gqa.v_scale, gqa.k_absmax, gqa.v_absmax});
+    const ops::MlaCache& mla = kv.mla(static_cast<int64_t>(layer));
+    overwrite({mla.latent, mla.rope, mla.latent_scale});
+  }
+}
+
+double seconds(std::chrono::steady_clock::duration time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+// What a caller must not ask: a mistake here would end the requests of others. Checked on the
+// caller's thread.
+void check(const GenRequest& request, const EngineOptions& options, int64_t vocab) {
+  const auto exists = [&](int32_t id) { return id >= 0 && id < vocab; };
+  const Sampling& how = request.sampling;
+  invariant(std::max(how.logprobs, request.prompt_logprobs) <= options.max_logprobs,
+            "more log-probabilities asked for than the engine has memory for");
+  invariant(std::ranges::all_of(request.prompt, exists),
+            "a prompt holds an id that is no token of the model");
+  invariant(
+      std::ranges::all_of(request.stop_ids, exists) && std::ranges::all_of(how.allowed, exists) &&
+          std::ranges::all_of(
+              how.logit_bias,
+              [&](const auto& bias) { return exists(bias.first) && !std::isnan(bias.second); }) &&
+          std::ranges::all_of(how.bad_words,
+                              [&](const auto& word) { return std::ranges::all_of(word, exists); }),
+      "a rule names an id that is no token of the model");
+  invariant(how.repetition_penalty > 0 && std::isfinite(how.repetition_penalty) &&
+                std::isfinite(how.presence_penalty) && std::isfinite(how.frequency_penalty),
+            "penalties are finite, and repetition's is above 0");
+}
+
+#ifdef NDEBUG
+constexpr bool kDebug = false;
+#else
+constexpr bool kDebug = true;
+#endif
 
 }  // namespace
 
@@ -43,7 +93,8 @@ Engine::Engine(const model::Model& model, ops::Backend& backend, const EngineOpt
       .sequences = options.max_num_seqs,
       .blocks_per_sequence =
           (scheduler_config_.max_model_len + options.block_tokens - 1) / options.block_tokens,
-      .logits_rows = options.max_num_seqs,
+      .logits_rows = std::min<int64_t>(int64_t{options.max_num_seqs} + options.max_scored_tokens,
+                                       options.max_num_batched_tokens),
       .block_tokens = options.block_tokens};
   ledger_ = ledger_of(model, device, layout, limits, options.max_logprobs);
   const int64_t blocks =
@@ -60,13 +111,17 @@ Engine::Engine(const model::Model& model, ops::Backend& backend, const EngineOpt
   // block.
   kv_ = std::make_unique<model::KvStore>(backend, layout, blocks, model.kv_scales());
   scheduler_ = std::make_unique<sched::Scheduler>(scheduler_config_);
+  if (!options.record_events.empty()) {
+    recorder_ = std::make_unique<EventRecorder>(options.record_events, options.record_events_bytes);
+    scheduler_->set_log(&recorder_->log());
+  }
   ledger_.kv = kv_->bytes();
   ledger_.kv_tokens = blocks * options.block_tokens;
   runner_ = std::make_unique<Runner>(model, backend, *kv_, limits, options.max_logprobs,
                                      device.launch_depth);
   runner_->prepare();
   published_ = scheduler_->stats();
-  last_step_ = std::chrono::steady_clock::now();
+  last_step_ = Clock::now();
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -80,12 +135,7 @@ void Engine::stop() {
 }
 
 Submitted Engine::submit(GenRequest request, EventSink sink) {
-  // Here, not on the engine's thread: a caller's mistake must not end the requests of others.
-  invariant(request.sampling.logprobs <= options_.max_logprobs,
-            "more log-probabilities asked for than the engine has memory for");
-  const int64_t vocab = model_.config().vocab;
-  invariant(std::ranges::all_of(request.prompt, [&](int32_t id) { return id >= 0 && id < vocab; }),
-            "a prompt holds an id that is no token of the model");
+  check(request, options_, model_.config().vocab);
   Submitted result;
   sched::Request wanted;
   wanted.prompt = request.prompt;
@@ -104,11 +154,12 @@ Submitted Engine::submit(GenRequest request, EventSink sink) {
       return result;
     }
     // Idle time is not the age of a step: the clock starts with the work.
-    if (pending_++ == 0) last_step_ = std::chrono::steady_clock::now();
+    if (pending_++ == 0) last_step_ = Clock::now();
   }
   result.id = next_id_.fetch_add(1);
   Command command{.kind = Command::Kind::submit,
                   .id = result.id,
+                  .submitted = Clock::now(),
                   .request = std::move(request),
                   .sink = std::move(sink)};
   if (!commands_.push(std::move(command))) {
@@ -129,10 +180,12 @@ void Engine::finish_at(uint64_t id, int32_t output_tokens) {
 
 EngineStats Engine::stats() const {
   const std::scoped_lock lock(stats_mutex_);
-  EngineStats stats{.scheduler = published_, .fault = fault_};
+  EngineStats stats{.scheduler = published_,
+                    .fault = fault_,
+                    .busy_seconds = busy_seconds_,
+                    .step_seconds = step_seconds_};
   if (pending_ > 0) {
-    stats.seconds_since_step =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - last_step_).count();
+    stats.seconds_since_step = seconds(Clock::now() - last_step_);
   }
   return stats;
 }
@@ -145,7 +198,9 @@ void Engine::rethrow_fault() const {
 void Engine::publish() {
   const std::scoped_lock lock(stats_mutex_);
   published_ = scheduler_->stats();
-  last_step_ = std::chrono::steady_clock::now();
+  busy_seconds_ = seconds(busy_);
+  step_seconds_ = seconds(in_steps_);
+  last_step_ = Clock::now();
 }
 
 void Engine::loop() {
@@ -153,8 +208,14 @@ void Engine::loop() {
   last.finish = sched::Finish::cancelled;
   try {
     backend_.enter_thread();
-    while (take_commands()) {
+    while (true) {
+      const bool idle = !scheduler_->has_work();
+      Time begin = Clock::now();
+      if (!take_commands()) break;
+      if (idle) begin = Clock::now();
+      expire();
       if (scheduler_->has_work()) step();
+      busy_ += Clock::now() - begin;
       publish();
     }
     backend_.sync();  // a step in flight uses memory that is about to go
@@ -182,74 +243,170 @@ bool Engine::take_commands() {
 }
 
 void Engine::execute(Command& command) {
-  std::optional<sched::Emission> emission;
   switch (command.kind) {
-    case Command::Kind::submit: {
-      live_.emplace(command.id, Live{command.request.sampling, std::move(command.sink)});
-      sched::Request request;
-      request.id = command.id;
-      request.prompt = std::move(command.request.prompt);
-      request.max_tokens = command.request.max_tokens;
-      request.min_tokens = command.request.min_tokens;
-      request.eos_ids = model_.config().eos;
-      request.stop_ids = std::move(command.request.stop_ids);
-      request.ignore_eos = command.request.ignore_eos;
-      request.salt = std::move(command.request.salt);
-      const sched::Admission admission = scheduler_->submit(std::move(request));
-      invariant(admission.ok(), "submit() admitted what the scheduler refuses");
+    case Command::Kind::submit:
+      start(command);
       break;
-    }
     case Command::Kind::cancel:
-      emission = scheduler_->cancel(command.id);
+      if (const auto emission = scheduler_->cancel(command.id)) deliver(*emission, nullptr);
       break;
     case Command::Kind::finish_at:
-      emission = scheduler_->finish_at(command.id, command.output_tokens, sched::Finish::stop);
+      end(command.id, command.output_tokens, sched::Finish::stop);
       break;
   }
-  if (emission) deliver(*emission, nullptr);
 }
 
-void Engine::step() {
+void Engine::start(Command& command) {
+  GenRequest& wanted = command.request;
+  sched::Request request;
+  request.id = command.id;
+  request.max_tokens = wanted.max_tokens;
+  request.min_tokens = wanted.min_tokens;
+  request.eos_ids = model_.config().eos;
+  request.stop_ids = std::move(wanted.stop_ids);
+  request.ignore_eos = wanted.ignore_eos;
+  request.salt = std::move(wanted.salt);
+  request.priority = wanted.priority;
+  request.score = wanted.prompt_logprobs >= 0;
+
+  Live live{.sampling = std::move(wanted.sampling),
+            .prompt_logprobs = wanted.prompt_logprobs,
+            .sink = std::move(command.sink),
+            .submitted = command.submitted};
+  if (TokenRules::needed(live.sampling, wanted.min_tokens, wanted.constraint)) {
+    std::vector<int32_t> end_ids = request.stop_ids;
+    if (!request.ignore_eos) {
+      end_ids.insert(end_ids.end(), request.eos_ids.begin(), request.eos_ids.end());
+    }
+    live.rules = std::make_unique<TokenRules>(live.sampling, wanted.prompt, wanted.min_tokens,
+                                              std::move(end_ids), model_.config().vocab,
+                                              std::move(wanted.constraint));
+    request.lockstep = live.rules->lockstep();
+  }
+  if (wanted.timeout_s) {
+    // A time beyond all clocks is none.
+    constexpr double longest = 1e9;
+    live.deadline = command.submitted +
+                    std::chrono::duration_cast<Clock::duration>(
+                        std::chrono::duration<double>(std::clamp(*wanted.timeout_s, 0.0, longest)));
+    deadlines_.emplace(*live.deadline, command.id);
+  }
+  live_.emplace(command.id, std::move(live));
+  request.prompt = std::move(wanted.prompt);
+  const sched::Admission admission = scheduler_->submit(std::move(request));
+  invariant(admission.ok(), "submit() admitted what the scheduler refuses");
+}
+
+void Engine::end(uint64_t id, int32_t output_tokens, sched::Finish reason, std::string error) {
+  if (const auto emission = scheduler_->finish_at(id, output_tokens, reason)) {
+    deliver(*emission, nullptr, std::move(error));
+  }
+}
+
+// Ends the requests whose time is up, in whatever phase they are.
+void Engine::expire() {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= Clock::now()) {
+    const uint64_t id = deadlines_.begin()->second;
+    end(id, scheduler_->find(id)->output_len(), sched::Finish::timeout);
+  }
+}
+
+void Engine::launch() {
+  if (options_.poison_free_blocks) {
+    for (const sched::BlockId block : scheduler_->free_blocks()) {
+      poison(backend_, *kv_, block, *options_.poison_free_blocks);
+    }
+  }
   while (scheduler_->can_plan()) {
     sched::StepPlan plan = scheduler_->plan();
     if (plan.empty()) break;
-    runner_->launch(plan,
-                    [&](sched::SeqId id) -> const Sampling& { return live_.at(id).sampling; });
+    const Time begin = Clock::now();
+    for (const sched::Slice& slice : plan.slices) {
+      Live& live = live_.at(slice.seq);
+      if (!live.started) live.started = begin;
+    }
+    runner_->launch(plan, [&](sched::SeqId id) {
+      const Live& live = live_.at(id);
+      return Draw{live.sampling, live.rules.get(), live.prompt_logprobs};
+    });
+    in_steps_ += Clock::now() - begin;
     planned_.push_back(std::move(plan));
-  }
-  if (planned_.empty()) return;
-  const StepOutput output = runner_->wait();
-  const sched::StepPlan plan = std::move(planned_.front());
-  planned_.pop_front();
-  for (const sched::Emission& emission : scheduler_->apply(plan, output.result)) {
-    deliver(emission, &output);
   }
 }
 
-void Engine::deliver(const sched::Emission& emission, const StepOutput* output) {
+void Engine::step() {
+  launch();
+  if (planned_.empty()) return;
+  const Time begin = Clock::now();
+  StepOutput output = runner_->wait();
+  step_end_ = Clock::now();
+  in_steps_ += step_end_ - begin;
+  const sched::StepPlan plan = std::move(planned_.front());
+  planned_.pop_front();
+  for (size_t i = 0; i < plan.slices.size(); ++i) {
+    if (!output.slices[i].no_token) continue;
+    const uint64_t id = plan.slices[i].seq;
+    end(id, scheduler_->find(id)->output_len(), sched::Finish::error,
+        "no token is left to draw: allowed tokens, bad words, the least number of tokens and the "
+        "form that is asked for exclude all");
+  }
+  for (const sched::Emission& emission : scheduler_->apply(plan, output.result)) {
+    deliver(emission, &output);
+  }
+  if (kDebug || options_.check_every_step) scheduler_->check();
+}
+
+void Engine::deliver(const sched::Emission& emission, StepOutput* output, std::string error) {
   const auto found = live_.find(emission.seq);
   if (found == live_.end()) return;
+  Live& live = found->second;
   TokenEvent event;
   event.finish = emission.finish;
   event.stop_token = emission.stop_token;
   event.prompt_tokens = emission.prompt_tokens;
   event.output_tokens = emission.output_tokens;
   event.cached_tokens = emission.cached_tokens;
-  if (!emission.tokens.empty()) {
-    invariant(output && emission.slice >= 0, "tokens come from a step");
-    const auto& sampled = output->sampled[static_cast<size_t>(emission.slice)];
-    invariant(emission.tokens.size() == 1 && sampled && sampled->token == emission.tokens[0],
-              "an emission carries the token that its slice sampled");
-    event.tokens.push_back(*sampled);
+  event.error = std::move(error);
+  bool complete = false;
+  if (emission.slice >= 0) {
+    invariant(output, "tokens come from a step");
+    SliceOutput& slice = output->slices[static_cast<size_t>(emission.slice)];
+    event.prompt = std::move(slice.scored);
+    if (!emission.tokens.empty()) {
+      invariant(emission.tokens.size() == 1 && slice.sampled &&
+                    slice.sampled->token == emission.tokens[0],
+                "an emission carries the token that its slice sampled");
+      event.tokens.push_back(std::move(*slice.sampled));
+      if (!live.first_token) live.first_token = step_end_;
+      if (live.rules && !emission.finish) {
+        if (!live.rules->accept(emission.tokens[0])) {
+          return end(emission.seq, emission.output_tokens - 1, sched::Finish::error,
+                     "a token was drawn that the form that is asked for does not allow");
+        }
+        complete = live.rules->finished();
+      }
+    }
   }
-  const bool is_last = event.finish.has_value();
-  if (is_last) {
+  if (!event.finish) {
+    live.sink(std::move(event));
+    if (complete) end(emission.seq, emission.output_tokens, sched::Finish::stop);
+    return;
+  }
+  const Time now = Clock::now();
+  const Time started = live.started.value_or(now);
+  const Time first_token = live.first_token.value_or(now);
+  event.timing = {.queue_s = seconds(started - live.submitted),
+                  .prefill_s = seconds(first_token - started),
+                  .decode_s = seconds(now - first_token),
+                  .total_s = seconds(now - live.submitted)};
+  {
     // Before the event: who has seen the end finds room for the next request.
     const std::scoped_lock lock(stats_mutex_);
     --pending_;
   }
-  found->second.sink(std::move(event));
-  if (is_last) live_.erase(found);
+  if (live.deadline) deadlines_.erase({*live.deadline, emission.seq});
+  live.sink(std::move(event));
+  live_.erase(found);
 }
 
 // The end of the engine, by its own fault or because it is stopped: nothing is accepted any more,
@@ -259,6 +416,7 @@ void Engine::end_all(const TokenEvent& last) {
   auto ended = static_cast<int32_t>(live_.size());
   for (auto& [id, live] : live_) live.sink(last);
   live_.clear();
+  deadlines_.clear();
   while (std::optional<Command> command = commands_.try_pop()) {
     if (command->kind != Command::Kind::submit) continue;
     command->sink(last);

@@ -14,14 +14,17 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/queue.h"
 #include "engine/capacity.h"
 #include "engine/constraint.h"
+#include "engine/event_recorder.h"
 #include "engine/runner.h"
 #include "sched/scheduler.h"
 
@@ -41,6 +44,15 @@ struct EngineOptions {
   bool enable_prefix_caching = true;
   model::KvType kv_type = model::KvType::automatic;
   bool unit_kv_scale = false;  // MLA: FP8 latent without scales
+  sched::Policy policy = sched::Policy::fcfs;
+  int32_t max_scored_tokens = 128;  // prompt tokens scored in one step: rows of logits beside those
+                                    // of max_num_seqs
+  std::string record_events;        // a file for the scheduler's events; empty = none
+  int64_t record_events_bytes = 256 << 20;
+  // For tests: the scheduler's invariants are checked after every step (debug builds always do it);
+  // and every byte of a KV block that nobody uses is overwritten.
+  bool check_every_step = false;
+  std::optional<uint8_t> poison_free_blocks;
 };
 
 struct GenRequest {
@@ -71,6 +83,7 @@ struct TokenEvent {
   std::optional<int32_t> stop_token;  // that ended it; counted in usage, its text is not shown
   int32_t prompt_tokens = 0, output_tokens = 0, cached_tokens = 0;
   std::string fault;  // the engine failed; the stream ends here
+  std::string error;  // why, if this request alone could not go on: with Finish::error
   Timing timing;      // of the last event
 };
 // Called on the engine thread: takes the event away, does not wait for anything, does not throw.
@@ -90,6 +103,9 @@ struct EngineStats {
   sched::Stats scheduler;
   double seconds_since_step = 0;  // age of the last finished step while work is pending; else 0
   std::string fault;              // not empty: the engine is dead
+  // Of the engine's thread, while it had work; and of these, those in which it computed, or waited
+  // for a device that did.
+  double busy_seconds = 0, step_seconds = 0;
 };
 
 class Engine {
@@ -133,23 +149,36 @@ class Engine {
   const model::Model& model() const { return model_; }
 
  private:
+  using Clock = std::chrono::steady_clock;
+  using Time = Clock::time_point;
+
   struct Command {
     enum class Kind : uint8_t { submit, cancel, finish_at } kind = Kind::cancel;
     uint64_t id = 0;
     int32_t output_tokens = 0;
+    Time submitted;
     GenRequest request;
     EventSink sink;
   };
   struct Live {
     Sampling sampling;
+    std::unique_ptr<TokenRules> rules;  // only if it has any
+    int32_t prompt_logprobs = -1;
     EventSink sink;
+    Time submitted;
+    std::optional<Time> deadline, started, first_token;
   };
 
   void loop();
   bool take_commands();
   void execute(Command& command);
+  void start(Command& command);
+  void expire();
   void step();
-  void deliver(const sched::Emission& emission, const StepOutput* output);
+  void launch();
+  void deliver(const sched::Emission& emission, StepOutput* output, std::string error = {});
+  // Ends a request after its first output_tokens tokens.
+  void end(uint64_t id, int32_t output_tokens, sched::Finish reason, std::string error = {});
   void end_all(const TokenEvent& last);
   void publish();
 
@@ -160,9 +189,13 @@ class Engine {
   Ledger ledger_;
   std::unique_ptr<model::KvStore> kv_;
   std::unique_ptr<Runner> runner_;
+  std::unique_ptr<EventRecorder> recorder_;
   std::unique_ptr<sched::Scheduler> scheduler_;
   std::deque<sched::StepPlan> planned_;
   std::unordered_map<uint64_t, Live> live_;
+  std::set<std::pair<Time, uint64_t>> deadlines_;  // of live requests
+  Time step_end_;                                  // of the last step
+  Clock::duration busy_{}, in_steps_{};
 
   // Without a bound of its own, so that nobody ever waits to push. A request brings one submit, one
   // cancel and one finish_at at most, and the number of requests is bounded by `pending_`.
@@ -172,9 +205,10 @@ class Engine {
   mutable std::mutex stats_mutex_;  // never held across work
   int32_t pending_ = 0;             // submitted and not finished
   sched::Stats published_;
+  double busy_seconds_ = 0, step_seconds_ = 0;
   std::string fault_;
   std::exception_ptr fault_cause_;
-  std::chrono::steady_clock::time_point last_step_;
+  Time last_step_;
   std::thread thread_;  // last: it uses all the others
 };
 

@@ -46,8 +46,9 @@ ops::SampleRow sample_row(const Sampling& how, const sched::Slice& slice) {
 
 }  // namespace
 
-size_t step_bytes(const StepLimits& limits, int32_t max_logprobs) {
-  return BatchMemory::device_bytes(limits) + result_bytes(limits.logits_rows, max_logprobs);
+size_t step_bytes(const StepLimits& limits, int32_t max_logprobs, int64_t vocab) {
+  return BatchMemory::device_bytes(limits) + EditMemory::device_bytes(limits, vocab) +
+         result_bytes(limits.logits_rows, max_logprobs);
 }
 
 Runner::Runner(const model::Model& model, ops::Backend& backend, const model::KvStore& kv,
@@ -59,6 +60,7 @@ Runner::Runner(const model::Model& model, ops::Backend& backend, const model::Kv
       max_logprobs_(max_logprobs),
       arena_(backend.alloc(arena_bytes(model, kv.layout(), limits), "activations")),
       batch_(backend, limits, depth),
+      edits_(backend, limits, model.config().vocab, depth),
       results_(backend.alloc(result_bytes(limits.logits_rows, max_logprobs), "sampling results")),
       slots_(static_cast<size_t>(depth)) {
   for (InFlight& slot : slots_) {
@@ -70,7 +72,7 @@ Runner::Runner(const model::Model& model, ops::Backend& backend, const model::Kv
 int32_t Runner::row_of(const sched::DeviceToken& token) const {
   invariant(!in_flight_.empty() && in_flight_.back()->step == token.step,
             "a slice waits for a token of a step that is not the one before");
-  return in_flight_.back()->sample_row[static_cast<size_t>(token.slice)];
+  return in_flight_.back()->rows_of[static_cast<size_t>(token.slice)].sample;
 }
 
 std::optional<StepBucket> Runner::bucket(const sched::StepPlan& plan, int32_t top) const {
@@ -83,16 +85,16 @@ std::optional<StepBucket> Runner::bucket(const sched::StepPlan& plan, int32_t to
   return bucket_of(static_cast<int64_t>(plan.slices.size()), context, top, limits_, max_logprobs_);
 }
 
-void Runner::launch(const sched::StepPlan& plan, SamplingOf sampling) {
+void Runner::launch(const sched::StepPlan& plan, DrawOf draw_of) {
   invariant(in_flight_.size() < slots_.size(),
             "more steps in flight than the runner has memory for");
   InFlight& slot = slots_[next_slot_];
   slot.step = plan.step;
-  slot.sample_row.clear();
-  slot.logprobs.clear();
+  slot.rows_of.clear();
 
   std::vector<SequenceTokens> parts;
   std::vector<ops::SampleRow> samples;
+  std::vector<RowRules> rules;  // by row; empty while no row has any
   int32_t top = 0;
   for (const sched::Slice& slice : plan.slices) {
     SequenceTokens part{.tokens = slice.tokens,
@@ -100,24 +102,39 @@ void Runner::launch(const sched::StepPlan& plan, SamplingOf sampling) {
                         .blocks = slice.blocks,
                         .logits = slice.sample ? Wanted::last : Wanted::nothing};
     if (slice.from) part.token_row = row_of(*slice.from);
-    parts.push_back(part);
-    if (!slice.sample) {
-      slot.sample_row.push_back(-1);
-      slot.logprobs.push_back(-1);
-      continue;
+    InFlight::Rows rows;
+    if (slice.sample || !slice.scored.empty()) {
+      const Draw draw = draw_of(slice.seq);
+      if (!slice.scored.empty()) {
+        part.scored_first = slice.score_first - slice.first;
+        part.scored_rows = static_cast<int64_t>(slice.scored.size());
+        rows.scored = static_cast<int32_t>(samples.size());
+        rows.count = static_cast<int32_t>(slice.scored.size());
+        rows.prompt_logprobs = draw.prompt_logprobs;
+        for (const int32_t token : slice.scored) samples.push_back({.forced = token});
+      }
+      if (slice.sample) {
+        rows.sample = static_cast<int32_t>(samples.size());
+        rows.logprobs = draw.sampling.logprobs;
+        samples.push_back(sample_row(draw.sampling, slice));
+        if (draw.rules) {
+          rules.resize(samples.size());
+          rules.back() = {draw.rules, slice.first + slice.count - slice.prompt_len};
+        }
+      }
     }
-    const Sampling& how = sampling(slice.seq);
-    slot.sample_row.push_back(static_cast<int32_t>(samples.size()));
-    slot.logprobs.push_back(how.logprobs);
-    top = std::max(top, how.logprobs);
-    samples.push_back(sample_row(how, slice));
+    top = std::max({top, rows.logprobs, rows.prompt_logprobs});
+    parts.push_back(part);
+    slot.rows_of.push_back(rows);
   }
+  if (!rules.empty()) rules.resize(samples.size());
 
-  enqueue(slot, parts, samples, bucket(plan, top), top);
+  // What is edited differs from step to step: such a step is not replayed.
+  enqueue(slot, parts, samples, rules, rules.empty() ? bucket(plan, top) : std::nullopt, top);
 }
 
 void Runner::enqueue(InFlight& slot, std::span<const SequenceTokens> parts,
-                     std::span<const ops::SampleRow> samples,
+                     std::span<const ops::SampleRow> samples, std::span<const RowRules> rules,
                      const std::optional<StepBucket>& bucket, int32_t top) {
   const StepInputs& inputs = bucket
                                  ? batch_.build(parts, samples, {bucket->rows, bucket->max_context})
@@ -132,9 +149,7 @@ void Runner::enqueue(InFlight& slot, std::span<const SequenceTokens> parts,
       backend_.take_tokens(sampled, inputs.token_rows, inputs.batch.tokens);
     }
     const Tensor logits = model_.forward({backend_, arena_, kv_, inputs.batch});
-    if (logits) {
-      backend_.sample(logits, inputs.sample_rows, {}, lay_out(results_, slot.rows, slot.top));
-    }
+    if (logits) sample(logits, inputs.sample_rows, rules, lay_out(results_, slot.rows, slot.top));
   });
   if (slot.rows > 0) {
     const Shape bytes{static_cast<int64_t>(result_bytes(slot.rows, slot.top))};
@@ -145,6 +160,23 @@ void Runner::enqueue(InFlight& slot, std::span<const SequenceTokens> parts,
   in_flight_.push_back(&slot);
 }
 
+void Runner::sample(const Tensor& logits, const Tensor& rows, std::span<const RowRules> rules,
+                    const ops::SampleResult& results) {
+  if (rules.empty()) return backend_.sample(logits, rows, {}, results);
+  for (size_t first = 0; first < rules.size();) {
+    // The host's copy of the part before is overwritten.
+    if (first > 0) backend_.sync();
+    const EditMemory::Part part = edits_.build(rules.subspan(first));
+    const auto of_part = [&](const Tensor& all) {
+      return all ? all.slice(static_cast<int64_t>(first), part.rows) : Tensor();
+    };
+    backend_.sample(of_part(logits), of_part(rows), part.edits,
+                    {of_part(results.tokens), of_part(results.logprobs), of_part(results.ranks),
+                     of_part(results.top_tokens), of_part(results.top_logprobs)});
+    first += static_cast<size_t>(part.rows);
+  }
+}
+
 void Runner::prepare() {
   if (!backend_.info().graphs) return;
   // One sequence of one token; the other rows are padding. It writes to a block that is nobody's.
@@ -153,7 +185,7 @@ void Runner::prepare() {
   const ops::SampleRow greedy{};
   for (const StepBucket& bucket : usual_buckets(limits_, max_logprobs_)) {
     for (int time = 0; time < 2; ++time) {
-      enqueue(slots_[next_slot_], {&part, 1}, {&greedy, 1}, bucket, 0);
+      enqueue(slots_[next_slot_], {&part, 1}, {&greedy, 1}, {}, bucket, 0);
       backend_.wait(in_flight_.front()->point);
       in_flight_.pop_front();
     }
@@ -169,26 +201,37 @@ StepOutput Runner::wait() {
   StepOutput output;
   output.result.step = slot.step;
   const ops::SampleResult results = lay_out(slot.host, slot.rows, slot.top);
-  for (size_t i = 0; i < slot.sample_row.size(); ++i) {
-    output.result.tokens.emplace_back();
-    output.sampled.emplace_back();
-    const int32_t row = slot.sample_row[i];
-    if (row < 0) continue;
+  const auto token_of = [&](int32_t row, int32_t top) {
     SampledToken token{.token = results.tokens.as<int32_t>()[row],
                        .logprob = results.logprobs.as<float>()[row],
                        .rank = results.ranks.as<int32_t>()[row]};
-    if (!std::isfinite(token.logprob)) {
-      throw not_finite("the model computes NaN or infinite logits",
-                       fmt::format("step {}, slice {}, op sample", slot.step, i),
-                       fmt::format("token {} with log-probability {}", token.token, token.logprob));
+    if (std::isnan(token.logprob)) {
+      throw not_finite(
+          "the model computes NaN or infinite logits",
+          fmt::format("step {}, slice {}, op sample", slot.step, output.slices.size() - 1),
+          fmt::format("token {} with log-probability {}", token.token, token.logprob));
     }
-    for (int64_t k = 0; k < slot.logprobs[i]; ++k) {
+    for (int64_t k = 0; k < top; ++k) {
       const auto at = static_cast<size_t>(row * slot.top + k);
       token.top.push_back(
           {results.top_tokens.as<int32_t>()[at], results.top_logprobs.as<float>()[at]});
     }
+    return token;
+  };
+  for (const InFlight::Rows& rows : slot.rows_of) {
+    output.result.tokens.emplace_back();
+    SliceOutput& slice = output.slices.emplace_back();
+    for (int32_t i = 0; i < rows.count; ++i) {
+      slice.scored.push_back(token_of(rows.scored + i, rows.prompt_logprobs));
+    }
+    if (rows.sample < 0) continue;
+    SampledToken token = token_of(rows.sample, rows.logprobs);
+    if (token.token < 0) {
+      slice.no_token = true;
+      continue;
+    }
     output.result.tokens.back().push_back(token.token);
-    output.sampled.back() = std::move(token);
+    slice.sampled = std::move(token);
   }
   return output;
 }

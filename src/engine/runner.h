@@ -3,34 +3,18 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "engine/batch_memory.h"
+#include "engine/edit_memory.h"
 #include "engine/step_bucket.h"
+#include "engine/token_rules.h"
 #include "model/kv_store.h"
 #include "model/model.h"
 #include "sched/step_plan.h"
 
 namespace octet::engine {
-
-// How the tokens of one request are drawn.
-struct Sampling {
-  float temperature = 0.0f;
-  int32_t top_k = 0;
-  float top_p = 1.0f;
-  float min_p = 0.0f;
-  uint64_t seed = 0;
-  int32_t logprobs = -1;  // best tokens to report a step; -1 = no log-probabilities at all
-  // Penalties as models-numerics F.2 defines them: repetition over prompt and output, the others
-  // over the output.
-  float repetition_penalty = 1.0f, presence_penalty = 0.0f, frequency_penalty = 0.0f;
-  std::vector<std::pair<int32_t, float>> logit_bias;  // token, what is added to its logit
-  std::vector<int32_t> allowed;                       // no other token is drawn; empty = any is
-  std::vector<std::vector<int32_t>> bad_words;        // sequences of tokens that never appear
-};
 
 struct TopToken {
   int32_t token = 0;
@@ -45,17 +29,32 @@ struct SampledToken {
   std::vector<TopToken> top;
 };
 
+// How a slice's tokens are chosen, and what is reported of them.
+struct Draw {
+  const Sampling& sampling;
+  TokenRules* rules = nullptr;   // none: every token may be drawn
+  int32_t prompt_logprobs = -1;  // best tokens to report for each prompt token that is scored
+};
+
+// What came of one slice.
+struct SliceOutput {
+  std::vector<SampledToken> scored;     // the slice's `scored`, in order
+  std::optional<SampledToken> sampled;  // set where the slice sampled
+  bool no_token = false;                // it should have, but no token was allowed
+};
+
 struct StepOutput {
-  sched::StepResult result;
-  std::vector<std::optional<SampledToken>> sampled;  // by slice; set where the slice sampled
+  sched::StepResult result;  // no token of a slice with no_token
+  std::vector<SliceOutput> slices;
 };
 
 // Device memory of a runner beside its arena: inputs and results of a step.
-size_t step_bytes(const StepLimits& limits, int32_t max_logprobs);
+size_t step_bytes(const StepLimits& limits, int32_t max_logprobs, int64_t vocab);
 
 class Runner {
  public:
-  // `depth` steps may be in flight. The limits' logits_rows is the most slices that sample.
+  // `depth` steps may be in flight. The limits' logits_rows is the most slices that sample, and
+  // prompt tokens that are scored.
   Runner(const model::Model& model, ops::Backend& backend, const model::KvStore& kv,
          const StepLimits& limits, int32_t max_logprobs, int depth);
 
@@ -64,10 +63,10 @@ class Runner {
   // launch; Fault if the device failed.
   void prepare();
 
-  using SamplingOf = FunctionRef<const Sampling&(sched::SeqId)>;
+  using DrawOf = FunctionRef<Draw(sched::SeqId)>;
 
   // Enqueues a step. Steps are waited for in the order of their launch.
-  void launch(const sched::StepPlan& plan, SamplingOf sampling);
+  void launch(const sched::StepPlan& plan, DrawOf draw_of);
   // Waits for the oldest step in flight, and for no other. Fault if the device failed, Error if the
   // model's logits are NaN or infinite.
   StepOutput wait();
@@ -77,16 +76,23 @@ class Runner {
   struct InFlight {
     Buffer host;
     sched::StepId step = 0;
-    uint64_t point = 0;               // in the stream: its results are on the host
-    int64_t rows = 0;                 // of logits, padding included
-    int32_t top = 0;                  // log-probabilities a row
-    std::vector<int32_t> sample_row;  // by slice; -1 = does not sample
-    std::vector<int32_t> logprobs;    // by slice
+    uint64_t point = 0;  // in the stream: its results are on the host
+    int64_t rows = 0;    // of logits, padding included
+    int32_t top = 0;     // log-probabilities a row
+    struct Rows {
+      int32_t sample = -1;  // of the token that is drawn; -1 = none is
+      int32_t logprobs = -1;
+      int32_t scored = 0, count = 0;  // of the prompt tokens that are scored: the first, how many
+      int32_t prompt_logprobs = -1;
+    };
+    std::vector<Rows> rows_of;  // by slice
   };
 
   void enqueue(InFlight& slot, std::span<const SequenceTokens> parts,
-               std::span<const ops::SampleRow> samples, const std::optional<StepBucket>& bucket,
-               int32_t top);
+               std::span<const ops::SampleRow> samples, std::span<const RowRules> rules,
+               const std::optional<StepBucket>& bucket, int32_t top);
+  void sample(const Tensor& logits, const Tensor& rows, std::span<const RowRules> rules,
+              const ops::SampleResult& results);
   int32_t row_of(const sched::DeviceToken& token) const;
   // The bucket of a pure decode step, where steps are replayed; else nothing.
   std::optional<StepBucket> bucket(const sched::StepPlan& plan, int32_t top) const;
@@ -98,6 +104,7 @@ class Runner {
   int32_t max_logprobs_;
   Arena arena_;
   BatchMemory batch_;
+  EditMemory edits_;
   Buffer results_;  // of the step that runs, on the device; the next one takes its tokens from here
   std::vector<InFlight> slots_;
   size_t next_slot_ = 0;

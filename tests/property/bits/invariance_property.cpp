@@ -10,6 +10,7 @@
 
 #include "backends/cpu/cpu_backend.h"
 #include "base/philox.h"
+#include "engine/capacity.h"
 #include "engine/engine.h"
 #include "engine/session.h"
 #include "numerics/scheme.h"
@@ -198,6 +199,32 @@ TEST_P(Bits, PoisonedPagesChangeNothing) {
     SCOPED_TRACE(int{byte});
     EXPECT_TRUE(logits_of(*backend_, *model_, 64, byte) == clean);
     EXPECT_TRUE(logits_of(*backend_, *model_, 7, byte) == clean);
+  }
+}
+
+// In the engine: blocks that nobody uses are full of NaN, in a pool so small that they are used
+// again and again, by prompts that share a beginning.
+TEST_P(Bits, UnusedBlocksFullOfNanChangeNothing) {
+  std::vector<std::vector<int32_t>> prompts{request(), prompt(5, 30), request(), prompt(6, 50)};
+  prompts[2].resize(prompts[2].size() / 2);
+  const std::vector<int32_t> tail = prompt(3, 20);
+  prompts[2].insert(prompts[2].end(), tail.begin(), tail.end());
+  engine::EngineOptions small = options();
+  small.max_num_seqs = 3;
+  small.kv_cache_bytes =
+      12 * engine::kv_layout_of(*model_, small.kv_type, small.block_tokens).bytes_per_block();
+  const auto outcomes = [&](std::optional<uint8_t> byte) {
+    small.poison_free_blocks = byte;
+    engine::Engine engine(*model_, *backend_, small);
+    std::vector<Outcome> all = run(engine, prompts);
+    for (Outcome& outcome : run(engine, prompts)) all.push_back(outcome);
+    return all;
+  };
+  const std::vector<Outcome> clean = outcomes(std::nullopt);
+  for (const uint8_t byte : {0xFF, 0x7F}) {
+    SCOPED_TRACE(int{byte});
+    const std::vector<Outcome> poisoned = outcomes(byte);
+    for (size_t i = 0; i < clean.size(); ++i) EXPECT_TRUE(poisoned[i].same_as(clean[i])) << i;
   }
 }
 
