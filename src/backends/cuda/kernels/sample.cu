@@ -5,6 +5,7 @@
 //   1 max     the largest logit, ties to the lowest id: the greedy token
 //   2 sum     of exp(logit - max), and how many logits are as large
 //   3 top     the best, one by one, if they are wanted
+//   . edit    (only where the row has edits or a mask) in shared memory, and the largest anew
 //   4 filter  (only if not greedy) the k-th largest logit, probabilities in place of the logits,
 //   the
 //             threshold of top_p
@@ -39,6 +40,14 @@ struct SampleOut {
   Matrix<int32_t> top_tokens;
   Matrix<float> top_logprobs;
   int top;  // columns of top_*
+};
+
+// What is edited and masked, of all rows.
+struct Edits {
+  const ops::LogitEdit* edits;
+  int count;
+  Matrix<const int32_t> masks;
+  const int32_t* mask_rows;  // null: no row has one
 };
 
 // Floats as unsigned numbers in the same order; 0 and -0 are equal. No float gives 0.
@@ -179,6 +188,60 @@ __device__ __forceinline__ float exp_below(float x, float most, float divisor) {
   return x == most ? 1.0f : expf((x - most) / divisor);
 }
 
+__device__ __forceinline__ float edited(float x, const ops::LogitEdit& edit) {
+  if (edit.bias == -INFINITY) return -INFINITY;  // whatever the logit is
+  x += edit.bias;
+  x = x > 0.0f ? x / edit.repetition : x * edit.repetition;
+  return x - edit.subtract;
+}
+
+// The first edit of a row that is not before row n.
+__device__ __forceinline__ int first_edit(const Edits& edits, int64_t n) {
+  int low = 0, high = edits.count;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (edits.edits[middle].row < n) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// Masks and edits row n in place, and looks for the best candidate again: 0 if no token is left, or
+// if an edit made a NaN. False, and nothing is done, where the row has neither.
+template <int Blocks>
+__device__ bool edit(Row<Blocks>& row, const Edits& edits, int64_t n, uint64_t& best) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int mask = edits.mask_rows ? edits.mask_rows[n] : -1;
+  const int begin = first_edit(edits, n), end = first_edit(edits, n + 1);
+  if (mask < 0 && begin == end) return false;
+  if (mask >= 0) {
+    const int32_t* const words = edits.masks.row(mask);
+    for (int i = thread; i < row.count(); i += kThreads) {
+      const int id = row.id(i);
+      if (!(static_cast<uint32_t>(words[id / 32]) >> id % 32 & 1)) row.at(i) = -INFINITY;
+    }
+  }
+  __syncthreads();  // an edit is another thread's element
+  for (int e = begin + thread; e < end; e += kThreads) {
+    const int i = edits.edits[e].token - row.id(0);
+    if (i >= 0 && i < row.count()) row.at(i) = edited(row.at(i), edits.edits[e]);
+  }
+  __syncthreads();
+  constexpr uint64_t nan = ~uint64_t{0};  // larger than all candidates
+  uint64_t found[1] = {0};
+  for (int i = thread; i < row.count(); i += kThreads) {
+    const float x = row.at(i);
+    if (x == -INFINITY) continue;
+    found[0] = Larger{}(found[0], x != x ? nan : candidate(x, row.id(i)));
+  }
+  row.combine(found, Larger{});
+  best = found[0] == nan ? 0 : found[0];
+  return true;
+}
+
 // Puts the probabilities, relative to the largest, in place of the logits: 0 for what the filters
 // drop.
 template <int Blocks>
@@ -271,7 +334,7 @@ __device__ int draw(Row<Blocks>& row, const ops::SampleRow& how) {
 template <int Blocks>
 __global__ void __cluster_dims__(Blocks, 1, 1) __launch_bounds__(kThreads)
     sample_kernel(Matrix<const float> logits, int vocab, int slice, bool vectors,
-                  const ops::SampleRow* rows, SampleOut out) {
+                  const ops::SampleRow* rows, Edits edits, SampleOut out) {
   extern __shared__ float4 memory[];
   __shared__ Exchange<Blocks> exchange;
   const int thread = static_cast<int>(threadIdx.x);
@@ -363,36 +426,57 @@ __global__ void __cluster_dims__(Blocks, 1, 1) __launch_bounds__(kThreads)
   }
 
   const ops::SampleRow how = rows[n];
+  // How many logits are at least as large, of the row as it came: it is read once more, mostly from
+  // L2, where the slice holds something else by now.
+  const auto rank_of = [&](float logit) {
+    uint64_t larger[1] = {0};
+    for (int i = thread; i < count; i += kThreads) larger[0] += x[i] >= logit;
+    row.combine(larger, Add{});
+    return larger[0];
+  };
   int token = id_of(best[0]);
-  uint64_t rank_of_token[1] = {sums[1]};
+  uint64_t rank_of_token = sums[1];
   float logit = most;
-  if (!(how.temperature < kGreedy)) {
-    filter(row, how, most, vocab);
-    token = draw(row, how);
-    // The slice holds probabilities now; the logits are read once more, mostly from L2.
-    logit = token < 0 ? NAN : logits.row(n)[token];
-    if (out.ranks) {
-      rank_of_token[0] = 0;
-      for (int i = thread; i < count; i += kThreads) rank_of_token[0] += x[i] >= logit;
-      row.combine(rank_of_token, Add{});
+  if (how.forced >= 0) {
+    token = how.forced;
+    logit = logits.row(n)[token];
+    if (out.ranks) rank_of_token = rank_of(logit);
+  } else {
+    const bool changed = edit(row, edits, n, best[0]);
+    const bool greedy = how.temperature < kGreedy;
+    if (best[0] == 0) {
+      token = -1;
+    } else if (greedy) {
+      token = id_of(best[0]);
+    } else {
+      filter(row, how, value_of(best[0]), vocab);
+      token = draw(row, how);
+    }
+    if (changed || !greedy) {
+      logit = token < 0 ? -INFINITY : logits.row(n)[token];
+      if (token < 0) {
+        rank_of_token = 0;
+      } else if (out.ranks) {
+        rank_of_token = rank_of(logit);
+      }
     }
   }
   if (!writer) return;
   out.tokens[n] = token;
-  if (out.logprobs) out.logprobs[n] = logprob_of(logit);
-  if (out.ranks) out.ranks[n] = static_cast<int32_t>(rank_of_token[0]);
+  if (out.logprobs) out.logprobs[n] = token < 0 ? -INFINITY : logprob_of(logit);
+  if (out.ranks) out.ranks[n] = static_cast<int32_t>(rank_of_token);
 }
 
 template <int Blocks>
 void launch_sample(const KernelContext& context, const Tensor& logits, const Tensor& rows,
-                   const SampleOut& out) {
+                   const Edits& edits, const SampleOut& out) {
   const int vocab = static_cast<int>(logits.cols());
   // A multiple of 4: random numbers come in fours.
   const int slice = ((vocab + Blocks - 1) / Blocks + 3) / 4 * 4;
   launch(context, sample_kernel<Blocks>, dim3(static_cast<unsigned>(rows.rows() * Blocks)),
          dim3(kThreads), static_cast<size_t>(slice) * sizeof(float),
          Matrix<const float>{logits.as<const float>(), logits.row_stride()}, vocab, slice,
-         rows_aligned(logits, 16), rows.as<const ops::SampleRow>(), out);
+         rows_aligned(logits, 16), rows.as<const ops::SampleRow>(), edits, out);
 }
 
 }  // namespace
@@ -401,10 +485,6 @@ void sample(const KernelContext& context, const Tensor& logits, const Tensor& ro
             const ops::LogitEdits& edits, const ops::SampleResult& out) {
   const int64_t n = rows.rows();
   if (n == 0) return;
-  if (edits.edits || edits.masks) {
-    unsupported("sample", "no edits of logits yet",
-                {{"edits", edits.edits}, {"masks", edits.masks}});
-  }
   const auto vector_of = [&](const Tensor& t, DType type) {
     return t.type == type && t.count() == n && t.contiguous();
   };
@@ -416,14 +496,32 @@ void sample(const KernelContext& context, const Tensor& logits, const Tensor& ro
       (!out.ranks || vector_of(out.ranks, DType::i32)) &&
       (!out.top_tokens || (out.top_tokens.type == DType::i32 && out.top_tokens.rows() == n)) &&
       (!out.top_logprobs || (out.top_tokens && out.top_logprobs.type == DType::f32 &&
-                             out.top_logprobs.shape == out.top_tokens.shape));
+                             out.top_logprobs.shape == out.top_tokens.shape)) &&
+      (!edits.edits ||
+       (edits.edits.cols() == sizeof(ops::LogitEdit) && edits.edits.contiguous())) &&
+      static_cast<bool>(edits.masks) == static_cast<bool>(edits.mask_rows) &&
+      (!edits.masks ||
+       (edits.masks.type == DType::i32 && edits.masks.cols() == (logits.cols() + 31) / 32 &&
+        vector_of(edits.mask_rows, DType::i32)));
   if (!fits) {
     unsupported("sample", "shapes or types do not fit",
                 {{"logits", logits},
                  {"rows", rows},
                  {"tokens", out.tokens},
                  {"top_tokens", out.top_tokens},
-                 {"top_logprobs", out.top_logprobs}});
+                 {"top_logprobs", out.top_logprobs},
+                 {"edits", edits.edits},
+                 {"masks", edits.masks},
+                 {"mask_rows", edits.mask_rows}});
+  }
+  Edits changes{.edits = nullptr, .count = 0, .masks = {nullptr, 0}, .mask_rows = nullptr};
+  if (edits.edits) {
+    changes.edits = edits.edits.as<const ops::LogitEdit>();
+    changes.count = static_cast<int>(edits.edits.rows());
+  }
+  if (edits.masks) {
+    changes.masks = {edits.masks.as<const int32_t>(), edits.masks.row_stride()};
+    changes.mask_rows = edits.mask_rows.as<const int32_t>();
   }
   SampleOut to{.tokens = out.tokens.as<int32_t>(),
                .logprobs = out.logprobs.as<float>(),
@@ -439,9 +537,9 @@ void sample(const KernelContext& context, const Tensor& logits, const Tensor& ro
     to.top_logprobs = {out.top_logprobs.as<float>(), out.top_logprobs.row_stride()};
   }
   if (logits.cols() <= kOneBlock) {
-    launch_sample<1>(context, logits, rows, to);
+    launch_sample<1>(context, logits, rows, changes, to);
   } else {
-    launch_sample<8>(context, logits, rows, to);
+    launch_sample<8>(context, logits, rows, changes, to);
   }
 }
 
