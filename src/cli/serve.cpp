@@ -255,6 +255,8 @@ int run_serve(Args args) {
   o.server.allowed_origins = origins_of(o.server.allowed_origins);
   check_keys(o.server.api_keys);
   o.server.defaults = sampling_defaults(o);
+  o.engine.policy = sched::parse_policy(o.policy);
+  o.server.priorities = o.engine.policy == sched::Policy::priority;
   server::Server server(o.server);
 
   OpenModel open(o.model);
@@ -264,7 +266,6 @@ int run_serve(Args args) {
   const std::unique_ptr<ops::Backend> backend = open_backend(o.backend);
   const model::Model& model = open.load(*backend, open.max_model_len());
   refuse_shared_scales(model, o.allow_shared_scales);
-  o.engine.policy = sched::parse_policy(o.policy);
   o.engine.max_model_len = open.max_model_len();
   o.engine.kv_type = open.kv_type();
   o.engine.unit_kv_scale = open.unit_kv_scale();

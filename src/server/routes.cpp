@@ -107,6 +107,7 @@ Routes::Routes(const ServerOptions& options, engine::Engine& engine, const Serve
   served_.vocab = engine.model().config().vocab;
   served_.defaults = options.defaults;
   served_.force_usage = options.force_usage;
+  served_.priorities = options.priorities;
   served_.cached_usage = options.cached_usage;
   served_.tools = text.tools;
 }

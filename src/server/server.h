@@ -24,6 +24,7 @@ struct ServerOptions {
   SamplingDefaults defaults;                 // of requests that leave a field out
   std::optional<int64_t> seed;               // of unseeded requests' seeds; unset: random
   bool force_usage = false;                  // usage ends every stream
+  bool priorities = false;                   // the scheduler heeds those of requests
   bool cached_usage = true;                  // usage says how much of a prompt was cached
   std::string request_log;                   // a file; "" = none is kept
   int64_t request_log_bytes = 64 << 20;
