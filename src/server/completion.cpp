@@ -209,6 +209,10 @@ asio::awaitable<void> complete(const CompletionContext& context, const Completio
       failure = ApiError(500, "the engine failed: " + item->event.fault, "InternalServerError");
       break;
     }
+    if (!item->event.error.empty()) {  // what was asked for cannot be had
+      failure = ApiError(400, item->event.error);
+      break;
+    }
     Running& choice = choices[item->choice];
     if (choice.answer.done()) continue;  // what came after its stop string
     if (const std::optional<int32_t> tokens = choice.answer.add(item->event)) {

@@ -29,8 +29,12 @@ ApiError to_api_error(const Error& error) {
   if (!parts.fix.empty()) message += ". " + parts.fix;
   const size_t field = parts.where.find(", $.");
   const bool named = parts.where.starts_with(kBodyName) && field != std::string::npos;
-  return ApiError(400, message, "BadRequestError",
-                  named ? std::optional(parts.where.substr(field + 4)) : std::nullopt);
+  std::optional<std::string> param;
+  if (named) {  // without the line of a text within it
+    const size_t begin = field + 4;
+    param = parts.where.substr(begin, parts.where.find(", line ", begin) - begin);
+  }
+  return ApiError(400, message, "BadRequestError", param);
 }
 
 void refuse_model(const std::string& name, const std::string& served) {

@@ -104,8 +104,6 @@ class Completions(harness.ServerCase):
         self.assertEqual(stopped.usage.completion_tokens, 1)
         self.assertEqual(stopped.choices[0].text, "")
         self.assertEqual(stopped.choices[0].finish_reason, "stop")
-        least = self.complete(extra_body={"stop_token_ids": list(range(8192)), "min_tokens": 5})
-        self.assertEqual(least.usage.completion_tokens, 5)
 
     def test_cached_prefix_changes_nothing(self):
         prompt = "class Stack:\n    def push(self, item):\n" * 6

@@ -3,6 +3,8 @@ import json
 import math
 import os
 import pathlib
+import re
+import resource
 import tempfile
 import unittest
 
@@ -53,8 +55,15 @@ class Fields(harness.ServerCase):
         self.assertNotEqual(repeated.choices[0].text, self.complete(max_tokens=48).choices[0].text)
 
     def test_min_tokens(self):
-        least = self.complete(extra_body={"stop_token_ids": list(range(8192)), "min_tokens": 5})
-        self.assertEqual(least.usage.completion_tokens, 5)
+        drawn = self.complete(max_tokens=4, extra_body={"return_token_ids": True}).choices[0]
+        for least in (0, 3):
+            answer = self.extra(stop_token_ids=drawn.token_ids, min_tokens=least,
+                                return_token_ids=True)
+            ids = answer.choices[0].token_ids
+            self.assertGreater(len(ids), least)
+            self.assertFalse(set(ids[:least]) & set(drawn.token_ids))
+        with self.assertRaisesRegex(openai.BadRequestError, "no token is left"):
+            self.extra(stop_token_ids=list(range(8192)), min_tokens=5)
 
     def test_truncation(self):
         ids = self.ids("import os\n\n\n" + PROMPT)
@@ -269,6 +278,35 @@ class Defaults(unittest.TestCase):
         hot = {client.completions.create(model="octet-demo", prompt=PROMPT, temperature=2,
                                          seed=seed).choices[0].text for seed in range(3)}
         self.assertGreater(len(hot), 1)
+
+
+class Waiting(unittest.TestCase):
+    STREAMS = 1000
+
+    def test_streams_that_wait_cost_little_memory(self):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = 2 * self.STREAMS + 200  # both ends: the server inherits the limit
+        if hard != resource.RLIM_INFINITY and hard < wanted:
+            self.skipTest(f"the system allows {hard} open files")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        server = harness.Server("--max-num-seqs", 1, "--max-queued-requests", 2 * self.STREAMS)
+        self.addCleanup(server.close)
+
+        def resident():
+            status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
+            return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
+        fields = {"prompt": PROMPT, "max_tokens": 8000, "stream": True, "ignore_eos": True}
+        streams = [server.send_completion(**fields)]
+        streams[0].recv(1)
+        before = resident()
+        streams += [server.send_completion(**fields) for _ in range(self.STREAMS)]
+        for stream in streams[1:]:  # the head of the answer: the request waits
+            stream.recv(1)
+        grown = resident() - before
+        for stream in streams:
+            stream.close()
+        self.assertLess(grown, self.STREAMS * 0.05)  # MiB; half of it is usual
 
 
 class RequestLog(unittest.TestCase):
