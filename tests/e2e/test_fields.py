@@ -1,4 +1,5 @@
 """Fields of requests beyond the plain ones, the paths beside completions, and vLLM's flags."""
+import concurrent.futures
 import json
 import math
 import os
@@ -121,6 +122,26 @@ class Fields(harness.ServerCase):
             with self.assertRaises(openai.BadRequestError) as caught:
                 self.extra(**fields)
             self.assertEqual(caught.exception.param, list(fields)[0])
+
+
+class Policies(unittest.TestCase):
+    """Under every policy answers are the same; under priority the field is heeded."""
+
+    def test_answers_are_the_same(self):
+        answers = []
+        for policy in ("fcfs", "priority", "prefill-first"):
+            server = harness.Server("--schedule-policy", policy, "--max-num-seqs", "2")
+            self.addCleanup(server.close)
+            client = server.client()
+            fields = {"priority": 1} if policy == "priority" else {}
+            model = client.models.list().data[0].id
+            with concurrent.futures.ThreadPoolExecutor(6) as pool:
+                answers.append(list(pool.map(
+                    lambda i: client.completions.create(
+                        model=model, prompt="def add%d(a, b):" % i, max_tokens=8, temperature=0,
+                        extra_body=fields).choices[0].text, range(6))))
+        self.assertEqual(answers[0], answers[1])
+        self.assertEqual(answers[0], answers[2])
 
 
 class Echo(harness.ServerCase):
