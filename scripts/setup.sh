@@ -98,6 +98,11 @@ if ! scripts/fetch_jinja.sh; then
   echo "setup.sh: the engine of chat templates could not be fetched, so this build cannot chat." >&2
   echo "Run scripts/fetch_jinja.sh again when PyPI can be reached." >&2
 fi
+# And this, structured output only.
+if ! scripts/fetch_xgrammar.sh; then
+  echo "setup.sh: the engine of structured output could not be fetched, so this build has none." >&2
+  echo "Run scripts/fetch_xgrammar.sh again when PyPI can be reached." >&2
+fi
 
 if [ $tests = yes ]; then
   pins=scripts/requirements-test.txt

@@ -95,8 +95,8 @@ constexpr bool has_sanitizer() {
   return false;
 }
 
-[[noreturn]] void run_child(Sandbox::Job job, const Sandbox::Limits& limits, std::string_view input,
-                            Page* page) {
+[[noreturn]] void run_child(const Sandbox::Job& job, const Sandbox::Limits& limits,
+                            std::string_view input, Page* page) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGALRM, SIGXCPU}) {
     std::signal(signal, SIG_DFL);
   }
@@ -126,7 +126,7 @@ constexpr bool has_sanitizer() {
 }
 
 // Runs one child to its end. Its memory, with all that it did, goes with it.
-int32_t run_once(Sandbox::Job job, const Sandbox::Limits& limits, std::string_view input,
+int32_t run_once(const Sandbox::Job& job, const Sandbox::Limits& limits, std::string_view input,
                  std::string& answer) {
   answer.clear();
   const size_t bytes = sizeof(Page) + limits.output_bytes;
@@ -154,7 +154,7 @@ int32_t run_once(Sandbox::Job job, const Sandbox::Limits& limits, std::string_vi
 }
 
 // Serves until the other end of the socket closes.
-[[noreturn]] void run_nursery(Sandbox::Job job, const Sandbox::Limits& limits, int socket) {
+[[noreturn]] void run_nursery(const Sandbox::Job& job, const Sandbox::Limits& limits, int socket) {
   setsid();  // what a terminal sends to its processes is not for this one
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) std::signal(signal, SIG_IGN);
   std::signal(SIGCHLD, SIG_DFL);
@@ -200,7 +200,7 @@ Sandbox::Result Sandbox::run(std::string_view input) {
   int32_t kind = 0;
   std::string text;
   if (!send_message(socket_, 0, input) || !receive_message(socket_, kind, text)) {
-    throw Fault("the process that renders templates is gone");
+    throw Fault("the process of a sandbox is gone");
   }
   return {static_cast<Result::Kind>(kind), std::move(text)};
 }

@@ -12,6 +12,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -33,8 +34,9 @@ class Sandbox {
     std::string text;  // of done: the job's; of refused: what its exception said
   };
 
-  // Gives its result, or throws (anything with a what()): refused. It runs in the child alone.
-  using Job = std::string (*)(std::string_view input);
+  // Gives its result, or throws (anything with a what()): refused. It runs in the child alone, and
+  // what it holds is as it was when the sandbox was made.
+  using Job = std::function<std::string(std::string_view input)>;
 
   // Throws Fault if no process can be made.
   Sandbox(Job job, Limits limits);

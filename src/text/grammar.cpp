@@ -1,0 +1,293 @@
+#include "text/grammar.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <list>
+#include <mutex>
+#include <utility>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "text/grammar_engine.h"
+#include "text/schema_keywords.h"
+
+namespace octet::text {
+namespace {
+
+// Of this thread, in seconds: what others do meanwhile is not charged.
+double processor_time() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// "root ::= "yes" | "no"", of a JSON array.
+std::string choice_grammar(const std::string& text, const std::string& where) {
+  const auto choices = parse_json<OrderedJson>(text, where);
+  std::string grammar = "root ::= ";
+  for (size_t i = 0; i < choices.size(); ++i) {
+    if (i > 0) grammar += " | ";
+    grammar += ebnf_literal(choices[i].get<std::string>());
+  }
+  return grammar;
+}
+
+void check_source(const GrammarSource& source, size_t most_bytes, const std::string& where) {
+  const size_t bytes = source.text.size() + source.before.size() + source.after.size();
+  if (bytes > most_bytes) {
+    throw Error({.what = "too long for structured output",
+                 .where = where,
+                 .value = fmt::format("{} bytes", bytes),
+                 .accepted = fmt::format("at most {}", most_bytes)});
+  }
+  if (source.text.find('\0') != source.text.npos) {
+    throw Error({.what = "a NUL character in a grammar", .where = where});
+  }
+  if (source.kind != GrammarSource::Kind::json_schema) return;
+  const std::string found = unsupported_keyword(parse_json<OrderedJson>(source.text, where));
+  if (found.empty()) return;
+  throw Error({.what = "structured output cannot hold this part of the schema",
+               .where = where,
+               .value = found});
+}
+
+GrammarEngine::Form form_of(GrammarSource::Kind kind) {
+  switch (kind) {
+    case GrammarSource::Kind::json_object:
+      return GrammarEngine::Form::json_object;
+    case GrammarSource::Kind::json_schema:
+      return GrammarEngine::Form::json_schema;
+    case GrammarSource::Kind::regex:
+      return GrammarEngine::Form::regex;
+    case GrammarSource::Kind::choice:
+    case GrammarSource::Kind::ebnf:
+      break;
+  }
+  return GrammarEngine::Form::ebnf;
+}
+
+[[noreturn]] void refuse(const Sandbox::Result& result, const Sandbox::Limits& limits,
+                         const std::string& where) {
+  std::string value, accepted;
+  switch (result.kind) {
+    case Sandbox::Result::refused:
+      value = shortened(result.text, 300);
+      break;
+    case Sandbox::Result::out_of_time:
+      value = fmt::format("compiling it takes more than {} s", limits.cpu_seconds);
+      accepted = "fewer or smaller repeats, enumerations and alternatives";
+      break;
+    default:
+      value = "compiling it takes too much memory";
+      accepted = "fewer or smaller repeats, enumerations and alternatives, less nesting";
+  }
+  throw Error({.what = "no grammar can be made of this",
+               .where = where,
+               .value = value,
+               .accepted = accepted});
+}
+
+}  // namespace
+
+struct GrammarState::Impl {
+  Impl(std::shared_ptr<const CompiledGrammar> grammar, Limits with)
+      : matcher(std::move(grammar)),
+        limits(with),
+        mask(static_cast<size_t>(matcher.vocab() + 31) / 32) {}
+
+  GrammarMatcher matcher;
+  Limits limits;
+  std::vector<int32_t> mask;  // of the next token, once it is `filled`
+  bool filled = false, restricts = false;
+  bool finished = false;
+  bool given_up = false;  // nothing is allowed any more
+  int64_t tokens = 0;
+  double seconds = 0;
+
+  // Runs `work`, charges its time, and gives up where it is too much.
+  template <class Work>
+  void charge(Work work) {
+    const double begin = processor_time();
+    try {
+      work();
+    } catch (const std::exception&) {
+      given_up = true;
+    }
+    seconds += processor_time() - begin;
+    given_up |= seconds > limits.first_s + limits.per_token_s * static_cast<double>(tokens);
+  }
+
+  void fill() {
+    if (filled) return;
+    charge([&] { restricts = matcher.fill(mask); });
+    filled = true;
+  }
+
+  bool only_ends() const {
+    std::vector<int32_t> rest = mask;
+    for (const int32_t id : matcher.end_ids()) {
+      rest[static_cast<size_t>(id) / 32] &= ~static_cast<int32_t>(1U << (id % 32));
+    }
+    return std::ranges::all_of(rest, [](int32_t word) { return word == 0; });
+  }
+};
+
+GrammarState::GrammarState(std::shared_ptr<const CompiledGrammar> grammar)
+    : GrammarState(std::move(grammar), Limits{}) {}
+
+GrammarState::GrammarState(std::shared_ptr<const CompiledGrammar> grammar, Limits limits)
+    : impl_(std::make_unique<Impl>(std::move(grammar), limits)) {}
+
+GrammarState::~GrammarState() = default;
+GrammarState::GrammarState(GrammarState&&) noexcept = default;
+GrammarState& GrammarState::operator=(GrammarState&&) noexcept = default;
+
+bool GrammarState::fill(std::span<int32_t> mask) {
+  impl_->fill();
+  if (impl_->given_up) {
+    std::ranges::fill(mask, 0);
+    return true;
+  }
+  if (!impl_->restricts) return false;
+  std::ranges::copy(impl_->mask, mask.begin());
+  return true;
+}
+
+bool GrammarState::accept(int32_t token) {
+  Impl& my = *impl_;
+  if (my.given_up) return false;
+  bool accepted = false, complete = false;
+  my.charge([&] {
+    accepted = my.matcher.accept(token);
+    complete = my.matcher.complete();
+  });
+  if (!accepted) return false;
+  ++my.tokens;
+  my.filled = false;
+  my.finished = my.matcher.ended();
+  // Whether more can follow is seen in the next mask, which is wanted soon anyway.
+  if (!my.finished && complete) {
+    my.fill();
+    my.finished = my.restricts && !my.given_up && my.only_ends();
+  }
+  return true;
+}
+
+bool GrammarState::finished() const {
+  return impl_->finished;
+}
+
+int64_t GrammarState::tokens() const {
+  return impl_->tokens;
+}
+
+double GrammarState::seconds() const {
+  return impl_->seconds;
+}
+
+struct GrammarCompiler::Impl {
+  struct Engines {
+    GrammarEngine texts, json;
+    const GrammarEngine& of(GrammarEngine::Form form) const {
+      using Form = GrammarEngine::Form;
+      return form == Form::json_object || form == Form::json_schema ? json : texts;
+    }
+  };
+
+  Impl(const std::vector<std::string>& tokens, const std::vector<int32_t>& end_ids,
+       const GrammarLimits& with)
+      : limits(with),
+        engines(new Engines{{tokens, end_ids}, {without_controls(tokens), end_ids}}),
+        sandbox([engines = engines](std::string_view input) { return compile(*engines, input); },
+                with.sandbox) {}
+
+  // JSON needs none of them but the line feed, and has none inside strings, where the engine would
+  // let some pass (a string with a maxLength).
+  static std::vector<std::string> without_controls(std::vector<std::string> tokens) {
+    const auto is_control = [](unsigned char c) { return c < 0x20 && c != '\n'; };
+    for (std::string& token : tokens) {
+      if (std::ranges::any_of(token, is_control)) token.clear();
+    }
+    return tokens;
+  }
+
+  // In the sandbox.
+  static std::string compile(const Engines& engines, std::string_view input) {
+    const auto request = OrderedJson::parse(input);
+    const auto form = static_cast<GrammarEngine::Form>(request.at(0).get<int>());
+    return engines.of(form).compile(form, request.at(1).get<std::string>(),
+                                    request.at(2).get<std::string>(),
+                                    request.at(3).get<std::string>());
+  }
+
+  struct Kept {
+    GrammarSource source;
+    std::shared_ptr<const CompiledGrammar> grammar;
+    size_t bytes;
+  };
+
+  GrammarLimits limits;
+  std::shared_ptr<const Engines> engines;
+  Sandbox sandbox;
+  std::mutex mutex;      // of what follows; not held while one is compiled
+  std::list<Kept> kept;  // the last one used first
+  size_t kept_bytes = 0;
+};
+
+GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, int64_t vocab,
+                                 std::span<const int32_t> end_ids, const GrammarLimits& limits) {
+  if (!has_grammar_engine()) {
+    throw Error({.what = "this build of Octet has no structured output",
+                 .fix = "run scripts/setup.sh where PyPI can be reached, and build again"});
+  }
+  std::vector<std::string> tokens(static_cast<size_t>(vocab));
+  const auto known = static_cast<size_t>(std::min<int64_t>(vocab, tokenizer.size()));
+  for (size_t id = 0; id < known; ++id) {
+    const auto token = static_cast<int32_t>(id);
+    if (!tokenizer.is_special(token)) tokens[id] = tokenizer.token_bytes(token);
+  }
+  std::vector<int32_t> ends;
+  for (const int32_t id : end_ids) {
+    if (id >= 0 && id < vocab) ends.push_back(id);
+  }
+  impl_ = std::make_unique<Impl>(tokens, ends, limits);
+}
+
+GrammarCompiler::~GrammarCompiler() = default;
+
+std::shared_ptr<const CompiledGrammar> GrammarCompiler::find(const GrammarSource& source) {
+  Impl& my = *impl_;
+  const std::lock_guard lock(my.mutex);
+  const auto found = std::ranges::find(my.kept, source, &Impl::Kept::source);
+  if (found == my.kept.end()) return nullptr;
+  my.kept.splice(my.kept.begin(), my.kept, found);
+  return found->grammar;
+}
+
+std::shared_ptr<const CompiledGrammar> GrammarCompiler::compile(const GrammarSource& source,
+                                                                const std::string& where) {
+  Impl& my = *impl_;
+  check_source(source, my.limits.source_bytes, where);
+  if (auto known = find(source)) return known;
+  const std::string text =
+      source.kind == GrammarSource::Kind::choice ? choice_grammar(source.text, where) : source.text;
+  const GrammarEngine::Form form = form_of(source.kind);
+  const OrderedJson request =
+      OrderedJson::array({static_cast<int>(form), text, source.before, source.after});
+  const Sandbox::Result result = my.sandbox.run(dump_json(request));
+  if (result.kind != Sandbox::Result::done) refuse(result, my.limits.sandbox, where);
+  auto grammar = my.engines->of(form).load(result.text);
+  const size_t bytes = result.text.size() + source.text.size();
+  const std::lock_guard lock(my.mutex);
+  my.kept.push_front({source, grammar, bytes});
+  my.kept_bytes += bytes;
+  while (my.kept_bytes > my.limits.cache_bytes && my.kept.size() > 1) {
+    my.kept_bytes -= my.kept.back().bytes;
+    my.kept.pop_back();
+  }
+  return grammar;
+}
+
+}  // namespace octet::text

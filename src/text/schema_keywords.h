@@ -1,0 +1,14 @@
+// What of JSON Schema structured output cannot do and its engine would pass over without a word.
+#pragma once
+
+#include <string>
+
+#include "base/json.h"
+
+namespace octet::text {
+
+// The first such place of `schema`, in a few words: "$.properties.a: anyOf beside properties",
+// "$.items: not". Empty: there is none.
+std::string unsupported_keyword(const OrderedJson& schema);
+
+}  // namespace octet::text
