@@ -68,6 +68,7 @@ OptionTable table_of(ServeOptions& o) {
   table.add("--shutdown-grace", &o.server.shutdown_grace_s,
             "seconds that running requests have to end after SIGTERM, SIGINT or SIGHUP",
             {.least = 0, .most = 3600});
+  table.add("--vllm-metrics", &o.server.vllm_metrics, "give /metrics by vLLM's names, too");
   table.group("Requests");
   table.add("--generation-config", &o.generation_config,
             "where defaults of sampling come from: auto, the model's generation_config.json; vllm, "
@@ -263,6 +264,10 @@ int run_serve(Args args) {
   std::string why_no_chat;
   const std::optional<text::ChatTemplate> chat =
       try_chat(open, o.model.path, o.chat_template, why_no_chat);
+  std::optional<text::GrammarCompiler> grammars;  // before there are threads: it forks
+  if (text::has_grammar_engine()) {
+    grammars.emplace(open.tokenizer(), open.config().vocab, open.config().eos);
+  }
   const std::unique_ptr<ops::Backend> backend = open_backend(o.backend);
   const model::Model& model = open.load(*backend, open.max_model_len());
   refuse_shared_scales(model, o.allow_shared_scales);
@@ -277,6 +282,8 @@ int run_serve(Args args) {
             engine::to_string(engine.ledger()));
   server::ServedText text{open.tokenizer(), chat ? &*chat : nullptr, why_no_chat, kernels};
   if (chat) text.tools = tool_format(o, *chat);
+  if (grammars) text.grammars = &*grammars;
+  text.why_no_grammar = "this build was made without its engine";
   return server.run(engine, text, [&] {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     log::info("ready after {:.2f} s: {} at {}", took.count(), o.server.served_name,

@@ -120,6 +120,7 @@ Engine::Engine(const model::Model& model, ops::Backend& backend, const EngineOpt
   runner_ = std::make_unique<Runner>(model, backend, *kv_, limits, options.max_logprobs,
                                      device.launch_depth);
   runner_->prepare();
+  kv_probe_ = std::make_unique<KvProbe>(backend, *kv_);
   published_ = scheduler_->stats();
   last_step_ = Clock::now();
   thread_ = std::thread([this] { loop(); });
@@ -343,6 +344,7 @@ void Engine::step() {
   in_steps_ += step_end_ - begin;
   const sched::StepPlan plan = std::move(planned_.front());
   planned_.pop_front();
+  kv_probe_->after(plan);
   for (size_t i = 0; i < plan.slices.size(); ++i) {
     if (!output.slices[i].no_token) continue;
     const uint64_t id = plan.slices[i].seq;

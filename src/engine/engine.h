@@ -25,6 +25,7 @@
 #include "engine/capacity.h"
 #include "engine/constraint.h"
 #include "engine/event_recorder.h"
+#include "engine/kv_probe.h"
 #include "engine/runner.h"
 #include "sched/scheduler.h"
 
@@ -145,6 +146,10 @@ class Engine {
     return int64_t{options_.max_queued_requests} + options_.max_num_seqs;
   }
   int64_t max_model_len() const { return scheduler_config_.max_model_len; }
+  const sched::Config& scheduling() const { return scheduler_config_; }
+  // What is written to the KV cache; never waits for the engine's thread.
+  std::vector<KvNumbers> kv_numbers() const { return kv_probe_->numbers(); }
+  DType kv_type() const { return kv_->layout().layers.front().type; }
   int32_t max_logprobs() const { return options_.max_logprobs; }
   const model::Model& model() const { return model_; }
 
@@ -190,6 +195,7 @@ class Engine {
   std::unique_ptr<model::KvStore> kv_;
   std::unique_ptr<Runner> runner_;
   std::unique_ptr<EventRecorder> recorder_;
+  std::unique_ptr<KvProbe> kv_probe_;
   std::unique_ptr<sched::Scheduler> scheduler_;
   std::deque<sched::StepPlan> planned_;
   std::unordered_map<uint64_t, Live> live_;

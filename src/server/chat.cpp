@@ -28,7 +28,6 @@ constexpr std::string_view kOwn[] = {"messages",
                                      "tools",
                                      "tool_choice",
                                      "parallel_tool_calls",
-                                     "response_format",
                                      "reasoning_effort",
                                      "echo",
                                      "functions",
@@ -143,9 +142,6 @@ void refuse_unsupported(const JsonView& body, const OrderedJson& json) {
   }
   if (body.get<bool>("echo", false)) {
     refuse("echo", "echo is not supported; leave it out or set it to false");
-  }
-  if (body.has("response_format") && json["response_format"].value("type", "") != "text") {
-    refuse("response_format", "response_format is not supported but for {\"type\": \"text\"}");
   }
   if (body.has("tool_choice")) {
     const OrderedJson& choice = json["tool_choice"];
@@ -352,6 +348,7 @@ CompletionRequest parse_chat(const std::string& text, const ServedModel& served,
   if (top > 0 && !wanted) refuse("top_logprobs", "top_logprobs needs logprobs: true");
   request.logprobs = wanted;
   if (wanted) request.generation.sampling.logprobs = top;
+  request.structured = parse_structured(body, text);
   request.add_special = body.get<bool>("add_special_tokens", false);
   note_unknown(body, kOwn, request);
   return request;

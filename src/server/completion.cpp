@@ -78,7 +78,9 @@ void refuse_too_many(const CompletionContext& context, const CompletionRequest& 
 }
 
 void submit(const CompletionContext& context, const CompletionRequest& request,
-            std::vector<EncodedPrompt> prompts, EventQueue& events, Ending& all) {
+            std::vector<EncodedPrompt> prompts,
+            const std::shared_ptr<const text::CompiledGrammar>& grammar, EventQueue& events,
+            Ending& all) {
   std::vector<Running>& choices = all.choices;
   engine::GenRequest& common = all.generation = request.generation;
   common.sampling.bad_words =
@@ -95,8 +97,10 @@ void submit(const CompletionContext& context, const CompletionRequest& request,
       engine::GenRequest generation = common;
       generation.prompt = shared->ids;
       generation.sampling.seed += static_cast<uint64_t>(i);  // or all n would be the same
-      const engine::Submitted submitted =
-          context.engine.submit(std::move(generation), events.sink(choices.size()));
+      if (grammar) generation.constraint = constraint_of(grammar, context.metrics);
+      const engine::Submitted submitted = context.engine.submit(
+          std::move(generation),
+          context.metrics.observe(events.sink(choices.size()), context.arrival));
       if (!submitted.admission.ok()) {
         throw ApiError(400, submitted.admission.message(), "BadRequestError",
                        std::string(request.format->prompt_field));
@@ -168,8 +172,12 @@ asio::awaitable<void> complete(const CompletionContext& context, const Completio
   refuse_too_many(context, request);
   {  // the engine has its own copy of the prompts: these end here
     std::vector<EncodedPrompt> prompts = co_await context.prompts.encode(request, gone.get_token());
+    std::shared_ptr<const text::CompiledGrammar> grammar;
+    if (request.structured && events->closed() == EventQueue::Closed::no) {
+      grammar = co_await context.structured.compile(*request.structured);
+    }
     if (events->closed() == EventQueue::Closed::no) {
-      submit(context, request, std::move(prompts), *events, all);
+      submit(context, request, std::move(prompts), grammar, *events, all);
     }
   }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/metrics.h"
 #include "server/event_queue.h"
 #include "server/http.h"
 #include "server/openai.h"
@@ -19,6 +20,9 @@ struct CompletionContext {
   PromptEncoder prompts;
   std::shared_ptr<OpenQueues> open;
   RequestLog* log = nullptr;  // null: none is kept
+  StructuredOutput structured;
+  engine::RequestMetrics& metrics;
+  engine::RequestMetrics::Clock::time_point arrival;
 };
 
 // What was asked, as the log has it. Outlives the answer.

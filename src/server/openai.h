@@ -12,6 +12,7 @@
 
 #include "base/json.h"
 #include "engine/engine.h"
+#include "server/structured.h"
 #include "server/tools/tool_parser.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -90,6 +91,7 @@ struct CompletionRequest {
   engine::GenRequest generation;  // without prompt and bad words
   std::optional<int32_t> default_tokens;  // without max_tokens: so many, or as many as fit
   std::vector<std::string> stop, bad_words;
+  std::optional<Structured> structured;  // the form that the output must have
   bool include_stop = false, skip_special = true, add_special = true;
   std::optional<Truncation> truncation;
   bool echo = false;           // the prompt is the beginning of the text

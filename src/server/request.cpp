@@ -201,7 +201,8 @@ void note_unknown(const JsonView& body, std::span<const std::string_view> own,
                   CompletionRequest& request) {
   for (const auto& [key, value] : body.json().items()) {
     if (std::ranges::find(kKnown, key) == std::end(kKnown) &&
-        std::ranges::find(own, key) == own.end()) {
+        std::ranges::find(own, key) == own.end() &&
+        std::ranges::find(kStructuredFields, key) == std::end(kStructuredFields)) {
       request.unknown_fields.push_back(key);
     }
   }

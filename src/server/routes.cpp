@@ -50,6 +50,26 @@ std::string unescape(std::string_view text) {
   return out;
 }
 
+// For /metrics: what runs, and what does not.
+std::vector<std::pair<std::string_view, std::string>> facts_of(const engine::Engine& engine,
+                                                               const ServedText& text) {
+  const auto on_or = [](bool on, const std::string& why_not) {
+    return on ? "on" : "off: " + why_not;
+  };
+  const bool prefixes = engine.scheduling().enable_prefix_caching;
+  return {{"kv_cache_dtype", std::string(name_of(engine.kv_type()))},
+          {"max_model_len", std::to_string(engine.max_model_len())},
+          {"prefix_caching", on_or(prefixes, "not asked for")},
+          {"chat", on_or(text.chat, text.why_no_chat)},
+          {"structured_output", on_or(text.grammars, text.why_no_grammar)}};
+}
+
+// As a label: a client may not make one of each method that it invents.
+std::string counted_method(const std::string& method) {
+  constexpr std::string_view known[] = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE"};
+  return std::ranges::find(known, method) == std::end(known) ? "other" : method;
+}
+
 bool allows(std::string_view methods, std::string_view method) {
   for (size_t at = 0; at <= methods.size(); at += 2) {  // ", "
     const size_t end = std::min(methods.find(',', at), methods.size());
@@ -75,6 +95,7 @@ const Routes::Route* Routes::find(std::string_view path) {
       {"/health", kGet, Access::open, &Routes::health},
       {"/ping", kGet, Access::open, &Routes::health},
       {"/version", kGet, Access::open, &Routes::version},
+      {"/metrics", kGet, Access::open, &Routes::metrics},
       {"/v1/models", kGet, Access::key, &Routes::models},
       {"/v1/completions", kPost, Access::key, &Routes::completions},
       {"/v1/chat/completions", kPost, Access::key, &Routes::chat},
@@ -90,11 +111,15 @@ const Routes::Route* Routes::find(std::string_view path) {
 }
 
 Routes::Routes(const ServerOptions& options, engine::Engine& engine, const ServedText& text,
-               asio::any_io_executor workers, BoundedLog* log)
+               asio::any_io_executor workers, asio::any_io_executor grammar_worker, BoundedLog* log)
     : options_(options),
       engine_(engine),
       text_(text),
       workers_(std::move(workers)),
+      grammar_worker_(std::move(grammar_worker)),
+      metrics_(engine, {.model_name = options.served_name,
+                        .vllm_names = options.vllm_metrics,
+                        .facts = facts_of(engine, text)}),
       random_(std::random_device{}()),
       seeds_(options.seed ? static_cast<uint64_t>(*options.seed) : random_()) {
   if (log) log_.emplace(*log, workers_);
@@ -112,7 +137,26 @@ Routes::Routes(const ServerOptions& options, engine::Engine& engine, const Serve
   served_.tools = text.tools;
 }
 
-asio::awaitable<void> Routes::handle(const HttpRequest& request, Responder& responder) {
+asio::awaitable<void> Routes::handle(const HttpRequest& request, Responder& to) {
+  const auto begin = engine::RequestMetrics::Clock::now();
+  StatusResponder responder(to);
+  const auto count = [&] {
+    const std::chrono::duration<double> took = engine::RequestMetrics::Clock::now() - begin;
+    const Route* route = find(request.path);
+    metrics_.count_http(route ? std::string(route->path) : "other", counted_method(request.method),
+                        responder.status(), took.count());
+  };
+  try {
+    co_await answer_any(request, responder);
+  } catch (...) {
+    count();
+    throw;
+  }
+  count();
+}
+
+// Every failure becomes an answer, but for that of a client who left.
+asio::awaitable<void> Routes::answer_any(const HttpRequest& request, Responder& responder) {
   std::optional<ApiError> failure;
   allow_origin(request, responder);
   try {
@@ -218,6 +262,12 @@ asio::awaitable<void> Routes::version(const HttpRequest&, Responder& responder) 
   co_await responder.send(200, R"({"version":"0.1.0"})");
 }
 
+// Published numbers: at once, whatever the engine does.
+asio::awaitable<void> Routes::metrics(const HttpRequest&, Responder& responder) {
+  std::string text = metrics_.text();
+  co_await responder.send(200, std::move(text), "text/plain; version=0.0.4; charset=utf-8");
+}
+
 asio::awaitable<void> Routes::models(const HttpRequest&, Responder& responder) {
   co_await responder.send(200, models_json(served_));
 }
@@ -287,6 +337,7 @@ asio::awaitable<void> Routes::answer(const HttpRequest& request, Parse parse, co
   refuse_if_draining();
   ++*running_;
   const std::shared_ptr<void> counted(nullptr, [running = running_](void*) { --*running; });
+  const auto arrival = engine::RequestMetrics::Clock::now();
   constexpr size_t is_large = 8 << 10;  // some 50 us of parsing
   CompletionRequest wanted;
   const uint64_t seed = seeds_();
@@ -300,7 +351,13 @@ asio::awaitable<void> Routes::answer(const HttpRequest& request, Parse parse, co
   const Envelope known = envelope(request, wanted, id_prefix);
   const PromptEncoder prompts{text_.tokenizer, text_.chat, served_.max_model_len, served_.vocab,
                               workers_};
-  const CompletionContext context{engine_, prompts, open_, log_ ? &*log_ : nullptr};
+  const CompletionContext context{engine_,
+                                  prompts,
+                                  open_,
+                                  log_ ? &*log_ : nullptr,
+                                  {text_.grammars, text_.why_no_grammar, grammar_worker_},
+                                  metrics_.requests,
+                                  arrival};
   const Asked asked{request.path, request.body};
   co_await complete(context, wanted, known, asked, responder);
 }

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "server/event_queue.h"
+#include "server/metrics.h"
 #include "server/request_log.h"
 #include "server/server.h"
 
@@ -19,9 +20,11 @@ namespace octet::server {
 // All of it runs on the event loop.
 class Routes {
  public:
-  // `workers` runs what would hold up the event loop. `log` may be null. All outlive this.
+  // `workers` runs what would hold up the event loop, `grammar_worker` what may take seconds. `log`
+  // may be null. All outlive this.
   Routes(const ServerOptions& options, engine::Engine& engine, const ServedText& text,
-         boost::asio::any_io_executor workers, BoundedLog* log);
+         boost::asio::any_io_executor workers, boost::asio::any_io_executor grammar_worker,
+         BoundedLog* log);
 
   boost::asio::awaitable<void> handle(const HttpRequest& request, Responder& responder);
 
@@ -38,6 +41,7 @@ class Routes {
                                       uint64_t default_seed);
   struct Route;
   static const Route* find(std::string_view path);
+  Done answer_any(const HttpRequest& request, Responder& responder);
   Done dispatch(const HttpRequest& request, Responder& responder);
   void allow_origin(const HttpRequest& request, Responder& responder) const;
   void authorize(const HttpRequest& request) const;
@@ -45,6 +49,7 @@ class Routes {
 
   Done health(const HttpRequest& request, Responder& responder);
   Done version(const HttpRequest& request, Responder& responder);
+  Done metrics(const HttpRequest& request, Responder& responder);
   Done models(const HttpRequest& request, Responder& responder);
   Done model(const HttpRequest& request, Responder& responder);
   Done completions(const HttpRequest& request, Responder& responder);
@@ -62,7 +67,8 @@ class Routes {
   const ServerOptions& options_;
   engine::Engine& engine_;
   const ServedText text_;
-  boost::asio::any_io_executor workers_;
+  boost::asio::any_io_executor workers_, grammar_worker_;
+  Metrics metrics_;
   std::optional<RequestLog> log_;
   std::shared_ptr<OpenQueues> open_ = std::make_shared<OpenQueues>();
   bool draining_ = false;

@@ -52,8 +52,10 @@ class Server::Impl {
   void close_connections();
 
   const ServerOptions options_;
-  std::optional<asio::thread_pool> workers_;  // from run() on; outlives the coroutines
-  asio::io_context io_;                       // destroyed after the coroutines' owners
+  // From run() on; they outlive the coroutines. Grammars have a thread of their own, so that none
+  // of them holds up a prompt.
+  std::optional<asio::thread_pool> workers_, grammar_worker_;
+  asio::io_context io_;  // destroyed after the coroutines' owners
   asio::signal_set signals_{io_};
   std::unique_ptr<Routes> routes_;
   HttpServer http_;
@@ -132,7 +134,9 @@ void Server::Impl::close_connections() {
 int Server::Impl::run(engine::Engine& engine, const ServedText& text,
                       const std::function<void()>& ready) {
   workers_.emplace(1);
+  grammar_worker_.emplace(1);
   routes_ = std::make_unique<Routes>(options_, engine, text, workers_->get_executor(),
+                                     grammar_worker_->get_executor(),
                                      request_log_ ? &*request_log_ : nullptr);
   signals_.add(SIGINT);
   signals_.add(SIGTERM);
@@ -147,6 +151,7 @@ int Server::Impl::run(engine::Engine& engine, const ServedText& text,
   io_.run();
   close_connections();
   workers_->join();
+  grammar_worker_->join();
   signals_.clear();  // a signal from now on ends the process, however long the last step takes
   engine.stop();     // its sinks post to io_
   return exit_code_;

@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "server/http.h"
 #include "server/openai.h"
+#include "text/grammar.h"
 #include "text/tokenizer.h"
 
 namespace octet::server {
@@ -30,6 +31,7 @@ struct ServerOptions {
   int64_t request_log_bytes = 64 << 20;
   double health_timeout_s = 120;  // /health fails if a step takes longer
   double shutdown_grace_s = 3;  // that running requests have to end after SIGTERM, SIGINT or SIGHUP
+  bool vllm_metrics = true;     // /metrics by vLLM's names, too
   HttpLimits limits;
 };
 
@@ -38,8 +40,10 @@ struct ServedText {
   const text::Tokenizer& tokenizer;
   const text::ChatTemplate* chat = nullptr;  // null: the model cannot chat
   std::string why_no_chat = "this server has no chat template";
-  std::string kernels = "{}";            // JSON of /debug/kernels
-  std::optional<ToolFormat> tools = {};  // how the model writes tool calls
+  std::string kernels = "{}";                 // JSON of /debug/kernels
+  std::optional<ToolFormat> tools = {};       // how the model writes tool calls
+  text::GrammarCompiler* grammars = nullptr;  // null: no structured output
+  std::string why_no_grammar = "this server has no structured output";
 };
 
 class Server {

@@ -84,6 +84,7 @@ CompletionRequest parse_completion(const std::string& text, const ServedModel& s
   }
   parse_best_of(body, request);
   request.add_special = body.get<bool>("add_special_tokens", true);
+  request.structured = parse_structured(body, text);
   note_unknown(body, kOwn, request);
   return request;
 }

@@ -131,7 +131,7 @@ TEST(ParseChat, RefusesByNameWhatIsWrong) {
   const std::vector<std::pair<std::string, std::string>> fields = {
       {R"("chat_template":"{{ 1 }}")", "chat_template"},
       {R"("echo":true)", "echo"},
-      {R"("response_format":{"type":"json_object"})", "response_format"},
+      {R"("response_format":{"type":"structural_tag"})", "response_format.type"},
       {R"("tool_choice":"required")", "tool_choice"},
       {R"("tool_choice":{"type":"function"})", "tool_choice"},
       {R"("functions":[{}])", "functions"},

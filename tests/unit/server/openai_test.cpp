@@ -365,8 +365,8 @@ TEST(Parse, StreamOptions) {
 }
 
 TEST(Parse, UnknownFieldsAreAcceptedAndListed) {
-  const CompletionRequest request = parse(R"("guided_regex":"x","zebra":{"a":[1]},"user":"me")");
-  EXPECT_THAT(request.unknown_fields, ElementsAre("guided_regex", "zebra"));
+  const CompletionRequest request = parse(R"("guided_red":"x","zebra":{"a":[1]},"user":"me")");
+  EXPECT_THAT(request.unknown_fields, ElementsAre("guided_red", "zebra"));
 }
 
 TEST(Parse, UnknownModelIsNotFound) {

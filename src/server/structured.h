@@ -1,0 +1,53 @@
+// Structured output: what a request says of the form of its answer, and the constraint of each
+// choice that follows from it.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/json.h"
+#include "engine/constraint.h"
+#include "engine/metrics.h"
+#include "text/grammar.h"
+
+namespace octet::server {
+
+// The form that a request asks for. For a tool call that must come: kind json_schema with the
+// schema of the call, and what the model's format puts around it in source.before and source.after.
+struct Structured {
+  text::GrammarSource source;
+  std::string field;  // of the request, in errors: "response_format.json_schema.schema"
+};
+
+// The fields that parse_structured() reads.
+inline constexpr std::string_view kStructuredFields[] = {
+    "response_format", "structured_outputs", "guided_json",       "guided_regex",
+    "guided_choice",   "guided_grammar",     "guided_json_object"};
+
+// What `body` asks for by response_format (OpenAI), structured_outputs (vLLM) or guided_* (older
+// vLLM); nothing where it has none of these, or asks for text. `text` is the body as it came: the
+// order of a schema's properties matters. Throws ApiError naming the field, also where two of them
+// ask for something.
+std::optional<Structured> parse_structured(const JsonView& body, const std::string& text);
+
+// Makes grammars for requests. Copies share the compiler.
+struct StructuredOutput {
+  text::GrammarCompiler* compiler = nullptr;  // null: there is none
+  std::string why_not;                        // then
+  // Runs one compilation after the other, off the event loop: a slow one delays those behind it
+  // and nothing else.
+  boost::asio::any_io_executor worker;
+
+  // Throws ApiError 400 naming the field: the form is wrong or too much, or there is no compiler.
+  boost::asio::awaitable<std::shared_ptr<const text::CompiledGrammar>> compile(
+      const Structured& wanted) const;
+};
+
+// Of one choice. What it costs goes to `metrics`, which outlives it.
+std::shared_ptr<engine::TokenConstraint> constraint_of(
+    std::shared_ptr<const text::CompiledGrammar> grammar, engine::RequestMetrics& metrics);
+
+}  // namespace octet::server
