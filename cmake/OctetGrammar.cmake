@@ -34,7 +34,8 @@ foreach(source ${xgrammar_sources})
   set_source_files_properties(${source} PROPERTIES UNITY_GROUP "${group}")
 endforeach()
 add_library(octet_xgrammar STATIC ${xgrammar_sources})
-set_target_properties(octet_xgrammar PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+# C++17 as its own build has it: in C++20 clang refuses a header of it.
+set_target_properties(octet_xgrammar PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP CXX_STANDARD 17)
 target_include_directories(octet_xgrammar SYSTEM PUBLIC ${xgrammar_root}/include
                            ${xgrammar_root}/3rdparty/picojson ${xgrammar_root}/3rdparty/dlpack/include)
 # What it wants to say goes to two functions of ours (text/grammar_engine.cpp).

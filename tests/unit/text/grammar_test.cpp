@@ -56,17 +56,19 @@ class GrammarTest : public testing::Test {
     return tokens[std::uniform_int_distribution<size_t>(0, tokens.size() - 1)(random)];
   }
 
-  // A text that the grammar allows, ended by an end token.
+  // A text that the grammar allows, ended by an end token, as a client gets it: bytes that are no
+  // character, such as those of surrogates, which the engine takes for one, are U+FFFD.
   std::string walk(const std::shared_ptr<const CompiledGrammar>& grammar, std::mt19937& random,
                    int most = 4000) {
     GrammarState state(grammar);
-    std::string text;
+    std::vector<int32_t> ids;
     for (int i = 0; i < most; ++i) {
       const int32_t token = draw(state, random);
       EXPECT_TRUE(state.accept(token));
-      if (token == kEos) return text;
-      text += bytes(token);
+      if (token == kEos) return tokenizer.decode(ids, false);
+      ids.push_back(token);
     }
+    const std::string text = tokenizer.decode(ids, false);
     ADD_FAILURE() << "no end after " << most << " tokens: " << text;
     return text;
   }
