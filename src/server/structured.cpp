@@ -40,8 +40,11 @@ bool has(const OrderedJson& object, std::string_view key) {
 std::string schema_text(const OrderedJson& value, const std::string& field) {
   OrderedJson schema = value;
   if (value.is_string()) {
-    schema = parse_json<OrderedJson>(value.get<std::string>(),
-                                     fmt::format("{}, $.{}", kBodyName, field));
+    try {
+      schema = parse_json<OrderedJson>(value.get<std::string>(), field);
+    } catch (const Error& error) {
+      refuse(field, to_api_error(error).message);
+    }
   }
   if (!schema.is_object() && !(schema.is_boolean() && schema.get<bool>())) {
     refuse_form(field, "a JSON schema, an object", value);

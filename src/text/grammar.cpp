@@ -6,6 +6,7 @@
 #include <ctime>
 #include <list>
 #include <mutex>
+#include <stdexcept>
 #include <utility>
 
 #include "base/error.h"
@@ -51,6 +52,17 @@ void check_source(const GrammarSource& source, size_t most_bytes, const std::str
   throw Error({.what = "structured output cannot hold this part of the schema",
                .where = where,
                .value = found});
+}
+
+// In the sandbox.
+void check_patterns(const OrderedJson& schema) {
+  for (const std::string& pattern : patterns_of(schema)) {
+    if (GrammarEngine::fits_a_string(pattern)) continue;
+    throw std::runtime_error(
+        fmt::format("the pattern {} cannot be kept inside a string; accepted: printable ASCII "
+                    "without lazy repeats and look-around",
+                    dump_json(OrderedJson(shortened(pattern, 100)))));
+  }
 }
 
 GrammarEngine::Form form_of(GrammarSource::Kind kind) {
@@ -217,6 +229,9 @@ struct GrammarCompiler::Impl {
   static std::string compile(const Engines& engines, std::string_view input) {
     const auto request = OrderedJson::parse(input);
     const auto form = static_cast<GrammarEngine::Form>(request.at(0).get<int>());
+    if (form == GrammarEngine::Form::json_schema) {
+      check_patterns(OrderedJson::parse(request.at(1).get<std::string>()));
+    }
     return engines.of(form).compile(form, request.at(1).get<std::string>(),
                                     request.at(2).get<std::string>(),
                                     request.at(3).get<std::string>());

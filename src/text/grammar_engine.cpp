@@ -9,6 +9,8 @@
 #include <cctype>
 #include <stdexcept>
 
+#include "base/json.h"
+
 namespace octet::text {
 
 std::string ebnf_literal(const std::string& text) {
@@ -136,6 +138,13 @@ std::string GrammarEngine::compile(Form form, const std::string& text, const std
   return compiled;
 }
 
+bool GrammarEngine::fits_a_string(const std::string& pattern) {
+  const std::string schema = dump_json(Json{{"type", "string"}, {"pattern", pattern}});
+  // How it prints an expression that it keeps to what needs no escape in a string.
+  const std::string grammar = xgrammar::Grammar::FromJSONSchema(schema).ToString();
+  return grammar.find(", json_string=true)") != grammar.npos;
+}
+
 std::shared_ptr<const CompiledGrammar> GrammarEngine::load(const std::string& compiled) const {
   auto loaded = xgrammar::CompiledGrammar::DeserializeJSON(compiled, impl_->vocabulary);
   if (auto* error = std::get_if<xgrammar::SerializationError>(&loaded)) {
@@ -214,6 +223,9 @@ GrammarEngine::GrammarEngine(const std::vector<std::string>&, const std::vector<
 GrammarEngine::~GrammarEngine() = default;
 std::string GrammarEngine::compile(Form, const std::string&, const std::string&,
                                    const std::string&) const {
+  refuse();
+}
+bool GrammarEngine::fits_a_string(const std::string&) {
   refuse();
 }
 std::shared_ptr<const CompiledGrammar> GrammarEngine::load(const std::string&) const {

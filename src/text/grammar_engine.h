@@ -26,6 +26,9 @@ class GrammarEngine {
   // std::exception; nothing bounds what it takes of time and memory.
   std::string compile(Form form, const std::string& text, const std::string& before,
                       const std::string& after) const;
+  // Whether what a schema's `pattern` matches stays inside its JSON string: some expressions the
+  // engine can only expand, quotes and line feeds included. Throws as compile() does.
+  static bool fits_a_string(const std::string& pattern);
   // From bytes that compile() of an engine with the same vocabulary gave.
   std::shared_ptr<const CompiledGrammar> load(const std::string& compiled) const;
 

@@ -48,22 +48,6 @@ bool among(std::string_view key, std::span<const std::string_view> list) {
   return std::ranges::find(list, key) != list.end();
 }
 
-std::string find_unsupported(const OrderedJson& schema, const std::string& path);
-
-std::string find_in_nested(const OrderedJson& value, const std::string& path) {
-  if (!value.is_array()) return find_unsupported(value, path);
-  for (size_t i = 0; i < value.size(); ++i) {
-    std::string found = find_unsupported(value[i], fmt::format("{}[{}]", path, i));
-    if (!found.empty()) return found;
-  }
-  return "";
-}
-
-// The engine keeps quotes out of such an expression alone.
-bool is_printable_ascii(std::string_view text) {
-  return std::ranges::all_of(text, [](char c) { return c >= 0x20 && c <= 0x7e; });
-}
-
 // What one schema says itself, without those inside.
 std::string find_here(const OrderedJson& schema, const std::string& path) {
   for (const std::string_view keyword : kUnsupported) {
@@ -71,10 +55,6 @@ std::string find_here(const OrderedJson& schema, const std::string& path) {
   }
   if (schema.contains("uniqueItems") && schema["uniqueItems"] != false) {
     return fmt::format("{}: uniqueItems", path);
-  }
-  if (schema.contains("pattern") && schema["pattern"].is_string() &&
-      !is_printable_ascii(schema["pattern"].get<std::string>())) {
-    return fmt::format("{}: a pattern with characters other than printable ASCII", path);
   }
   for (const std::string_view whole : kWhole) {
     if (!schema.contains(whole)) continue;
@@ -94,28 +74,49 @@ std::string find_here(const OrderedJson& schema, const std::string& path) {
   return "";
 }
 
-std::string find_unsupported(const OrderedJson& schema, const std::string& path) {
-  if (!schema.is_object()) return "";
-  std::string own = find_here(schema, path);
-  if (!own.empty()) return own;
-  for (const auto& [key, value] : schema.items()) {
-    const std::string here = fmt::format("{}.{}", path, key);
-    std::string found;
-    if (among(key, kNested)) found = find_in_nested(value, here);
-    if (among(key, kMaps) && value.is_object()) {
-      for (const auto& [name, inner] : value.items()) {
-        if (found.empty()) found = find_unsupported(inner, fmt::format("{}.{}", here, name));
-      }
+// Calls `see(schema, path)` for a schema and all inside it, until one gives a text that is not
+// empty.
+template <class See>
+std::string walk(const OrderedJson& schema, const std::string& path, See& see) {
+  if (schema.is_array()) {  // of schemas, below one of kNested
+    for (size_t i = 0; i < schema.size(); ++i) {
+      std::string found = walk(schema[i], fmt::format("{}[{}]", path, i), see);
+      if (!found.empty()) return found;
     }
-    if (!found.empty()) return found;
   }
-  return "";
+  if (!schema.is_object()) return "";
+  std::string found = see(schema, path);
+  for (const auto& [key, value] : schema.items()) {
+    if (!found.empty()) break;
+    const std::string here = fmt::format("{}.{}", path, key);
+    if (among(key, kNested)) found = walk(value, here, see);
+    if (!among(key, kMaps) || !value.is_object()) continue;
+    for (const auto& [name, inner] : value.items()) {
+      if (found.empty()) found = walk(inner, fmt::format("{}.{}", here, name), see);
+    }
+  }
+  return found;
 }
 
 }  // namespace
 
 std::string unsupported_keyword(const OrderedJson& schema) {
-  return find_unsupported(schema, "$");
+  return walk(schema, "$", find_here);
+}
+
+std::vector<std::string> patterns_of(const OrderedJson& schema) {
+  std::vector<std::string> patterns;
+  const auto see = [&](const OrderedJson& one, const std::string&) {
+    const auto pattern = one.find("pattern");
+    if (pattern != one.end() && pattern->is_string()) patterns.push_back(*pattern);
+    const auto names = one.find("patternProperties");
+    if (names != one.end() && names->is_object()) {
+      for (const auto& [name, value] : names->items()) patterns.push_back(name);
+    }
+    return std::string();
+  };
+  walk(schema, "$", see);
+  return patterns;
 }
 
 }  // namespace octet::text

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/json.h"
 
@@ -10,5 +11,8 @@ namespace octet::text {
 // The first such place of `schema`, in a few words: "$.properties.a: anyOf beside properties",
 // "$.items: not". Empty: there is none.
 std::string unsupported_keyword(const OrderedJson& schema);
+
+// The expressions of a schema: of strings, and of names of properties.
+std::vector<std::string> patterns_of(const OrderedJson& schema);
 
 }  // namespace octet::text
