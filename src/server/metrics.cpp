@@ -203,9 +203,11 @@ void write_kv(Page& page, PrometheusText& out, const engine::Engine& engine) {
          [](const KvNumbers& g) { return g.range_used; });
   family("octet_kv_sampled_values_total", "counter", "Values that were looked at.",
          [](const KvNumbers& g) { return g.values; });
-  family("octet_kv_saturated_values_total", "counter",
-         "Of these, those at the end of FP8's range, where larger ones end as well.",
-         [](const KvNumbers& g) { return g.saturated; });
+  family(
+      "octet_kv_saturated_values_total", "counter",
+      "Of these, those at the end of FP8's range, where larger ones end as well. Of MLA's latent "
+      "the largest of each 128 is there by construction.",
+      [](const KvNumbers& g) { return g.saturated; });
   family("octet_kv_zero_values_total", "counter",
          "Of these, zeros: what was one and what was flushed to one.",
          [](const KvNumbers& g) { return g.zeros; });
