@@ -1,4 +1,4 @@
-// octet bench TASK MODEL: figures with their share of the machine.
+// octet bench TASK ...: speed, of this machine or of a server.
 #include "cli/bench.h"
 
 #include "base/error.h"
@@ -10,17 +10,19 @@ int run_bench(Args args) {
   const std::string_view task = args.empty() ? std::string_view() : std::string_view(args[0]);
   if (task == "latency") return run_bench_latency(args.subspan(1));
   if (task == "throughput") return run_bench_throughput(args.subspan(1));
+  if (task == "serve") return run_bench_serve(args.subspan(1));
   if (task == "--help" || task == "-h") {
     print(
         "octet bench TASK MODEL ...: figures with their share of the machine.\n\nTasks:\n"
         "  latency      speed of prefill and decode of one batch, step by step\n"
-        "  throughput   tokens a second of a large batch\n\n"
+        "  throughput   tokens a second of a large batch\n"
+        "  serve        load test of a server that speaks OpenAI's API (no MODEL)\n\n"
         "`octet bench TASK --help` lists a task's options.\n");
     return 0;
   }
   throw Error({.what = args.empty() ? "TASK is missing" : "unknown task",
                .value = std::string(task),
-               .accepted = "latency, throughput",
+               .accepted = "latency, throughput, serve",
                .fix = "see octet bench --help"});
 }
 

@@ -33,7 +33,8 @@ constexpr Verb kVerbs[] = {
     {"eval", "perplexity, fidelity against a baseline, retrieval", run_eval},
     {"inspect", "tensors, precisions with their reasons, broken values", run_inspect},
     {"kernels", "which kernel runs each shape, and why", run_kernels},
-    {"bench", "speed, with its share of the machine", run_bench},
+    {"bench", "speed of this machine, or of a server under load", run_bench},
+    {"versus", "two servers or models on the same prompts: speed and fidelity", run_versus},
     {"doctor", "what this machine has, what works here, what to fix", run_doctor},
 };
 
