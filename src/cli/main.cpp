@@ -35,6 +35,7 @@ constexpr Verb kVerbs[] = {
     {"kernels", "which kernel runs each shape, and why", run_kernels},
     {"bench", "speed of this machine, or of a server under load", run_bench},
     {"versus", "two servers or models on the same prompts: speed and fidelity", run_versus},
+    {"replay", "a request of a server's log, computed again bit for bit", run_replay},
     {"doctor", "what this machine has, what works here, what to fix", run_doctor},
 };
 

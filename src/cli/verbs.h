@@ -21,6 +21,7 @@ int run_inspect(Args args);
 int run_kernels(Args args);
 int run_bench(Args args);
 int run_versus(Args args);
+int run_replay(Args args);
 int run_doctor(Args args);
 
 }  // namespace octet::cli

@@ -232,10 +232,14 @@ Comparison compare(const Subject& candidate, const Subject& baseline, std::span<
           require_finite(row_of(base, i), "baseline", name, first + i);
           require_finite(row_of(logits, i), "model", name, first + i);
           const RowSummary expected = p.read(row_of(base, i)), found = q.read(row_of(logits, i));
-          result.baseline.nll -= p.log_probability(next);
-          result.candidate.nll -= q.log_probability(next);
-          result.kl.push_back(p.divergence(q));
+          const ScoredToken one{targets.at(first + i),   found.best,
+                                expected.best,           q.log_probability(next),
+                                p.log_probability(next), p.divergence(q)};
+          result.baseline.nll -= one.baseline_logprob;
+          result.candidate.nll -= one.logprob;
+          result.kl.push_back(one.kl);
           result.same_top1 += expected.best == found.best ? 1 : 0;
+          result.scored.push_back(one);
         }
         if (advance) advance(logits.rows());
       });

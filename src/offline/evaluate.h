@@ -55,8 +55,17 @@ struct LayerError {
   double relative = 0;
 };
 
+// One scored token, in the order of the text.
+struct ScoredToken {
+  int32_t token = 0;
+  int32_t best = 0, baseline_best = 0;  // the most likely tokens at its place
+  double logprob = 0, baseline_logprob = 0;
+  double kl = 0;  // KL(baseline || candidate) at its place
+};
+
 struct Comparison {
   Perplexity baseline, candidate;
+  std::vector<ScoredToken> scored;
   // KL(baseline || candidate) of every scored position, ascending.
   std::vector<double> kl;
   double kl_mean = 0;

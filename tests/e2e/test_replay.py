@@ -1,0 +1,117 @@
+"""Requests of a log, computed again."""
+import json
+import os
+import pathlib
+import tempfile
+import unittest
+
+import harness
+
+SAMPLING = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 7, "logprobs": -1,
+            "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
+            "logit_bias": [], "allowed": [], "bad_words": []}
+
+
+def line(request_id, prompt, output, **fields):
+    """A line of the log as docs/SERVING.md has it."""
+    sampling = {**SAMPLING, **fields.pop("sampling", {})}
+    return {"version": 1, "id": request_id, "path": "/v1/completions", "created": 1, "model": "m",
+            "body": {"prompt": "x"}, "prompts": [prompt], "n": 1, "sampling": sampling,
+            "generation": {"max_tokens": 8, "min_tokens": 0, "stop_ids": [], "ignore_eos": False},
+            "choices": [{"index": 0, "seed": sampling["seed"], "output_ids": output,
+                         "finish_reason": "length"}], **fields}
+
+
+class Replay(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.log = os.path.join(self.folder.name, "requests.jsonl")
+        self.result = os.path.join(self.folder.name, "result.json")
+
+    def write(self, *lines):
+        pathlib.Path(self.log).write_text("".join(json.dumps(one) + "\n" for one in lines))
+
+    def replay(self, *args):
+        code, out, err = harness.run("replay", self.log, harness.MODEL, "--compute", "fp8", *args,
+                                     "--json", self.result)
+        written = os.path.exists(self.result)
+        return code, json.loads(pathlib.Path(self.result).read_text()) if written else None, out + err
+
+    def truth(self, prompts, **options):
+        """What `octet generate` makes of prompts of ids."""
+        path = os.path.join(self.folder.name, "prompts.json")
+        out = os.path.join(self.folder.name, "out.json")
+        pathlib.Path(path).write_text(json.dumps(prompts))
+        flags = [word for key, value in options.items()
+                 for word in ("--" + key.replace("_", "-"), value)]
+        code, _, err = harness.run("generate", harness.MODEL, "--compute", "fp8", "--prompt-file",
+                                   path, "--max-tokens", 8, "--json", out, *flags)
+        self.assertEqual(code, 0, err)
+        return [one["token_ids"] for one in json.loads(pathlib.Path(out).read_text())]
+
+    def test_equal_and_different(self):
+        prompts = [[100, 200, 300], [7, 8, 9, 10]]
+        first, second = self.truth(prompts)
+        changed = second[:3] + [second[3] + 1] + second[4:]
+        self.write(line("a", prompts[0], first), line("b", prompts[1], changed))
+        code, result, text = self.replay()
+        self.assertEqual(code, 1)
+        self.assertEqual([one["equal"] for one in result["replays"]], [True, False])
+        self.assertEqual(result["replays"][1]["first_difference"], 3)
+        self.assertIn("b choice 0: DIFFERENT at token 3", text)
+        self.assertIn("1 of 2 equal", text)
+        code, result, _ = self.replay("--id", "a")
+        self.assertEqual((code, result["replayed"], result["equal"]), (0, 1, 1))
+
+    def test_sampled_tokens_too(self):
+        prompt = [100, 200, 300]
+        output, = self.truth([prompt], temperature=1.5, seed=11)
+        self.assertNotEqual(output, self.truth([prompt])[0])
+        self.write(line("a", prompt, output, sampling={"temperature": 1.5, "seed": 11}))
+        self.assertEqual(self.replay()[0], 0)
+        self.write(line("a", prompt, output, sampling={"temperature": 1.5, "seed": 12}))
+        self.assertEqual(self.replay()[0], 1)
+
+    def test_against_a_baseline(self):
+        prompt = [100, 200, 300]
+        output, = self.truth([prompt])
+        self.write(line("a", prompt, output))
+        code, result, text = self.replay("--baseline", harness.MODEL, "--baseline-compute", "fp32")
+        self.assertEqual(code, 0, text)
+        places = result["replays"][0]["baseline"]["places"]
+        self.assertEqual([place["token"] for place in places], output)
+        self.assertGreater(max(place["kl"] for place in places), 0)
+        self.assertEqual([place["best"] for place in places], output)  # greedy
+        code, result, _ = self.replay("--baseline", harness.MODEL, "--baseline-compute", "fp8")
+        self.assertEqual(max(place["kl"] for place in result["replays"][0]["baseline"]["places"]), 0)
+
+    def test_what_cannot_be_replayed_is_said(self):
+        self.write(line("a", [5, 6], [1, 2],
+                        body={"response_format": {"type": "json_object"}}))
+        code, result, text = self.replay()
+        self.assertEqual((code, result["replayed"]), (0, 0))
+        self.assertEqual(result["skipped"][0]["id"], "a")
+        self.assertIn("response_format", text)
+
+    def test_bad_lines(self):
+        good = line("a", [5, 6], [1, 2])
+        for change, words in (
+                ({"version": 2}, "version"), ({"id": 5}, "id"), ({"choices": None}, "choices"),
+                ({"prompts": [["x"]]}, "prompts"), ({"n": 0}, "$.n"), ({"sampling": {}}, "sampling"),
+                ({"choices": [{"index": 1, "seed": 1, "output_ids": [1], "finish_reason": "x"}]},
+                 "index"),
+                ({"choices": [{"index": 0, "seed": "x", "output_ids": [1], "finish_reason": "x"}]},
+                 "seed"),
+                ({"prompts": [[10 ** 7]]}, "10000000"), ({"prompts": [[-1]]}, "-1")):
+            with self.subTest(change):
+                self.write(good, {**good, **change})
+                code, result, text = self.replay()
+                self.assertEqual((code, result), (2, None), text)
+                self.assertIn(words, text)
+                self.assertNotIn("internal error", text)
+        pathlib.Path(self.log).write_text("")
+        self.assertIn("no request", self.replay()[2])
+        self.write(good)
+        self.assertIn("no such request", self.replay("--id", "zzz")[2])
+        self.assertEqual(harness.run("replay", "/no/such/log", harness.MODEL)[0], 2)
