@@ -55,6 +55,10 @@ std::string what_is_missing(const JsonView& line) {
   for (const char* key : kConstraints) {
     if (body->has(key)) return fmt::format("its output was constrained by {}", key);
   }
+  if (body->has("tool_choice")) {
+    const Json& choice = body->json()["tool_choice"];
+    if (choice != "auto" && choice != "none") return "its output was constrained by tool_choice";
+  }
   if (body->has("response_format")) {
     const Json& format = body->json()["response_format"];
     const bool plain = format.is_object() && format.value("type", "") == "text";

@@ -86,6 +86,30 @@ class Replay(unittest.TestCase):
         code, result, _ = self.replay("--baseline", harness.MODEL, "--baseline-compute", "fp8")
         self.assertEqual(max(place["kl"] for place in result["replays"][0]["baseline"]["places"]), 0)
 
+    def test_what_a_server_logged(self):
+        server = harness.Server("--request-log", self.log)
+        self.addCleanup(server.close)
+        client = server.client()
+        asked = [dict(temperature=0), dict(temperature=1.3, seed=5, top_p=0.9, n=2),
+                 dict(temperature=0.8, presence_penalty=1, frequency_penalty=0.5),
+                 dict(temperature=1, logit_bias={"100": 5}, stop=["e"]),
+                 dict(temperature=1, extra_body={"top_k": 7, "min_p": 0.01, "min_tokens": 4,
+                                                 "repetition_penalty": 1.2})]
+        for options in asked:
+            client.completions.create(model="octet-demo", prompt=["def f(x):", "import os"],
+                                      max_tokens=12, **options)
+        stream = client.completions.create(model="octet-demo", prompt="class A:", max_tokens=3000,
+                                           stream=True, extra_body={"ignore_eos": True})
+        for number, _ in enumerate(stream):
+            if number == 5:
+                break
+        stream.close()
+        self.assertEqual(server.terminate(), 0)
+        code, result, text = self.replay()
+        self.assertEqual(code, 0, text)
+        self.assertEqual(result["replayed"], result["equal"])
+        self.assertGreaterEqual(result["replayed"], 12)
+
     def test_what_cannot_be_replayed_is_said(self):
         self.write(line("a", [5, 6], [1, 2],
                         body={"response_format": {"type": "json_object"}}))
