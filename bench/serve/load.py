@@ -403,12 +403,19 @@ def check_drain(options):
             turned.append("served")
         except Failed as failure:
             turned.append(str(failure)[:60])
+    try:
+        kept.request("POST", "/v1/completions", json.dumps({"prompt": [100], "max_tokens": 1}))
+        on_kept = f"HTTP {kept.getresponse().status}"
+    except (OSError, http.client.HTTPException) as error:
+        on_kept = repr(error)
     for thread in threads:
         thread.join()
-    code = server.end()
-    return {"running": running, "results": results, "new_requests": turned, "exit_code": code,
+    code = server.process.wait(60)  # a second signal would end it at once
+    return {"running": running, "results": results, "new_requests": turned,
+            "on_a_connection_from_before": on_kept, "exit_code": code,
             "ok": {"running streams end whole": results == [300] * 8 and running > 0,
-                   "new requests are turned away": "served" not in turned, "exit code 0": code == 0}}
+                   "new requests are turned away": "served" not in turned and on_kept != "HTTP 200",
+                   "exit code 0": code == 0}}
 
 
 CHECKS = {"load": check_load, "idle": check_idle, "prefix": check_prefix, "kill": check_kill,

@@ -6,10 +6,13 @@ connection ends in the stream), "undone" (no [DONE]), "500", "json" (other JSON)
 """
 import http.server
 import json
+import pathlib
+import ssl
 import threading
 import time
 
 TOKENS = 6
+TLS = pathlib.Path(__file__).parent / "tls"
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -101,11 +104,16 @@ class MockServer(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, *models):
+    def __init__(self, *models, tls=False):
         super().__init__(("127.0.0.1", 0), Handler)
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(TLS / "cert.pem", TLS / "key.pem")
+            self.socket = context.wrap_socket(self.socket, server_side=True,
+                                              do_handshake_on_connect=False)
         self.models, self.seen, self.count = models, [], 0
         self.lock = threading.Lock()
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.server_address[1]}"
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def handle_error(self, request, client_address):

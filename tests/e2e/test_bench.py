@@ -10,7 +10,7 @@ import unittest
 
 import bench_figures
 import harness
-from mock_server import TOKENS, MockServer
+from mock_server import TLS, TOKENS, MockServer
 
 
 def bench(*args, timeout=120):
@@ -201,6 +201,16 @@ class AgainstMock(unittest.TestCase):
         for base in (self.mock.url, self.mock.url + "/", self.mock.url + "/v1"):
             code, result, text = bench("--base-url", base, "--num-prompts", 2, "--input-len", 3)
             self.assertEqual((code, result["model_id"]), (0, "good"), text)
+
+    def test_over_tls(self):
+        mock = MockServer("good", tls=True)
+        self.addCleanup(mock.close)
+        args = ("--base-url", mock.url, "--num-prompts", 3, "--input-len", 3)
+        code, _, text = bench(*args)
+        self.assertEqual(code, 2)
+        self.assertIn("TLS", text)  # nobody vouches for the certificate
+        code, result, text = bench(*args, "--ca-file", TLS / "cert.pem")
+        self.assertEqual((code, result["completed"]), (0, 3), text)
 
     def test_many_streams_at_once(self):
         code, result, text = bench("--base-url", self.mock.url, "--model", "slow", "--num-prompts",
