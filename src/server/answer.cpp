@@ -82,7 +82,9 @@ void Answer::finish(std::string reason) {
     text_ += rest.content;
     add_calls(std::move(rest.calls));
   }
-  finish_reason_ = all_calls_ > 0 && reason == "stop" ? "tool_calls" : std::move(reason);
+  // OpenAI's rule: a call of the function that the request named is a plain end.
+  const bool called = all_calls_ > 0 && !request_.names_tool && reason == "stop";
+  finish_reason_ = called ? "tool_calls" : std::move(reason);
 }
 
 void Answer::end(const text::StopMatcher::Result& stop, int32_t output_tokens) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/request.h"
+#include "server/tool_choice.h"
 
 namespace octet::server {
 namespace {
@@ -143,14 +144,6 @@ void refuse_unsupported(const JsonView& body, const OrderedJson& json) {
   if (body.get<bool>("echo", false)) {
     refuse("echo", "echo is not supported; leave it out or set it to false");
   }
-  if (body.has("tool_choice")) {
-    const OrderedJson& choice = json["tool_choice"];
-    if (choice != "auto" && choice != "none") {
-      refuse("tool_choice", fmt::format("tool_choice must be \"auto\" or \"none\", got {}; a call "
-                                        "cannot be forced",
-                                        shown(choice)));
-    }
-  }
   for (const char* old : {"functions", "function_call"}) {
     if (body.has(old)) refuse(old, fmt::format("{} is not supported; use tools", old));
   }
@@ -199,18 +192,6 @@ text::ChatInput parse_conversation(const JsonView& body, const OrderedJson& json
 }
 
 namespace {
-
-// The functions that a request offers.
-std::vector<std::string> names_of(const OrderedJson& tools) {
-  std::vector<std::string> names;
-  for (const OrderedJson& tool : tools) {
-    const OrderedJson& function = has(tool, "function") ? tool["function"] : tool;
-    if (function.is_object() && has(function, "name") && function["name"].is_string()) {
-      names.push_back(function["name"].get<std::string>());
-    }
-  }
-  return names;
-}
 
 OrderedJson bytes_json(const std::string& bytes) {
   OrderedJson list = OrderedJson::array();
@@ -330,10 +311,7 @@ CompletionRequest parse_chat(const std::string& text, const ServedModel& served,
   const auto ordered = parse_json<OrderedJson>(text, kBodyName);
   refuse_unsupported(body, ordered);
   text::ChatInput input = parse_conversation(body, ordered);
-  if (!input.tools.is_null() && served.tools) {
-    request.tools = served.tools;
-    request.tool_names = names_of(input.tools);
-  }
+  const OrderedJson tools = input.tools;
   request.prompts = {std::move(input)};
 
   // Unset: the model's default, or as many as fit. The newer name wins.
@@ -349,6 +327,7 @@ CompletionRequest parse_chat(const std::string& text, const ServedModel& served,
   request.logprobs = wanted;
   if (wanted) request.generation.sampling.logprobs = top;
   request.structured = parse_structured(body, text);
+  parse_tools(body, ordered, served, tools, request);
   request.add_special = body.get<bool>("add_special_tokens", false);
   note_unknown(body, kOwn, request);
   return request;

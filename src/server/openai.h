@@ -102,6 +102,7 @@ struct CompletionRequest {
   std::optional<int32_t> prompt_logprobs;  // of so many best tokens are given
   std::optional<ToolFormat> tools;         // calls are looked for in the text
   std::vector<std::string> tool_names;
+  bool names_tool = false;  // the answer is a call of the function that tool_choice names
   bool stream = false;
   bool include_usage = false;               // in an extra last chunk of the stream
   bool continuous_usage = false;            // and in every other chunk

@@ -130,6 +130,7 @@ Routes::Routes(const ServerOptions& options, engine::Engine& engine, const Serve
   served_.max_model_len = engine.max_model_len();
   served_.max_logprobs = engine.max_logprobs();
   served_.vocab = engine.model().config().vocab;
+  served_.priorities = engine.scheduling().policy == sched::Policy::priority;
   served_.defaults = options.defaults;
   served_.force_usage = options.force_usage;
   served_.priorities = options.priorities;

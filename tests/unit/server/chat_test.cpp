@@ -216,6 +216,46 @@ TEST(ParseChat, ToolCallsAreLookedForWhereTheModelWritesThem) {
   EXPECT_FALSE(parse_for(tools + R"(,"tool_choice":"none")").tools);
 }
 
+// "required" and a function's name put the call into the form of the answer.
+TEST(ParseChat, ACallCanBeForced) {
+  ServedModel served = kServed;
+  served.tools = ToolFormat::hermes;
+  const std::string tools =
+      R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}},
+          {"type":"function","function":{"name":"g"}}],"tool_choice":)";
+  const auto parse_for = [&](const std::string& fields) {
+    return parse_chat(std::string(R"({"messages":)") + kHello + fields + "}", served, 1);
+  };
+  const CompletionRequest any = parse_for(tools + R"("required")");
+  ASSERT_TRUE(any.structured);
+  EXPECT_EQ(any.structured->field, "tool_choice");
+  EXPECT_EQ(any.structured->source.before, "<tool_call>\n");
+  EXPECT_EQ(Json::parse(any.structured->source.text)["anyOf"].size(), 2u);
+  EXPECT_FALSE(any.names_tool);
+  const std::string name_g = R"({"type":"function","function":{"name":"g"}})";
+  const CompletionRequest named = parse_for(tools + name_g);
+  EXPECT_EQ(Json::parse(named.structured->source.text)["properties"]["name"]["const"], "g");
+  EXPECT_TRUE(named.names_tool);
+  EXPECT_FALSE(parse_for(tools + R"("auto")").structured);
+  // A model without a format of its own writes the simplest.
+  served.tools.reset();
+  EXPECT_EQ(parse_for(tools + name_g).tools, ToolFormat::llama3_json);
+  served.tools = ToolFormat::deepseek_v3;
+  EXPECT_TRUE(parse_for(tools + name_g).structured);
+  for (const std::string& wrong :
+       {std::string(R"("required")"), std::string(R"("always")"), std::string("3"),
+        std::string(R"({"type":"function","function":{"name":"h"}})"),
+        std::string(R"({"type":"function","function":{"name":3}})"),
+        name_g + R"(,"response_format":{"type":"json_object"})"}) {
+    try {
+      parse_for(tools + wrong);
+      ADD_FAILURE() << wrong;
+    } catch (const ApiError& error) {
+      EXPECT_EQ(error.param, "tool_choice") << wrong;
+    }
+  }
+}
+
 TEST(ParseChat, TheModelsDefaultLengthYieldsToTheRequests) {
   ServedModel served = kServed;
   served.defaults.max_tokens = 9;
