@@ -72,10 +72,11 @@ done
 echo
 
 if [ "$mode" = serve ]; then
-  echo "Serving on http://127.0.0.1:$port. In another terminal:"
+  echo "Serving on http://127.0.0.1:$port, with a console at that address. In another terminal:"
   echo "  curl http://127.0.0.1:$port/v1/completions -H 'Content-Type: application/json' \\"
   echo "    -d '{\"model\": \"octet-demo\", \"prompt\": \"def fibonacci(n):\", \"max_tokens\": 64, \"temperature\": 0}'"
-  exec "$octet" serve $quantized --host 127.0.0.1 --port "$port" --served-model-name octet-demo
+  exec "$octet" serve $quantized --baseline $source --host 127.0.0.1 --port "$port" \
+    --served-model-name octet-demo
 fi
 echo "A sample:"
 echo

@@ -10,6 +10,7 @@
 #include "base/atomic_write.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "cli/baseline.h"
 #include "cli/chat_model.h"
 #include "cli/kernel_report.h"
 #include "cli/open_model.h"
@@ -25,6 +26,7 @@ namespace {
 struct ServeOptions {
   ModelOptions model;
   BackendOptions backend;
+  BaselineOptions baseline;
   server::ServerOptions server;
   engine::EngineOptions engine;
   std::string port_file, chat_template;
@@ -119,6 +121,7 @@ OptionTable table_of(ServeOptions& o) {
             "size at which --record-events stops", {.least = 1});
   table.add("--allow-batch-dependent-scales", &o.allow_shared_scales,
             "serve a model whose input scales span all requests of a step");
+  add_baseline_rows(table, o.baseline);
   add_model_rows(table, o.model);
   add_backend_rows(table, o.backend);
   return table;
@@ -160,13 +163,13 @@ std::string directory_name(const std::string& path) {
   return absolute.filename().string();
 }
 
-// Where a client on this machine finds the API: "http://127.0.0.1:8000/v1".
+// Where a client on this machine finds the console: "http://127.0.0.1:8000/".
 std::string url(const std::string& host, int port) {
   std::string name = host;
   if (host == "0.0.0.0") name = "127.0.0.1";
   if (host == "::") name = "::1";
   const bool v6 = name.find(':') != name.npos;
-  return fmt::format("http://{}{}{}:{}/v1", v6 ? "[" : "", name, v6 ? "]" : "", port);
+  return fmt::format("http://{}{}{}:{}/", v6 ? "[" : "", name, v6 ? "]" : "", port);
 }
 
 // A model without a template is served all the same: it completes, and says why it does not chat.
@@ -257,7 +260,6 @@ int run_serve(Args args) {
   check_keys(o.server.api_keys);
   o.server.defaults = sampling_defaults(o);
   o.engine.policy = sched::parse_policy(o.policy);
-  o.server.priorities = o.engine.policy == sched::Policy::priority;
   server::Server server(o.server);
 
   OpenModel open(o.model);
@@ -277,6 +279,9 @@ int run_serve(Args args) {
 
   const std::vector<int64_t> batches = {1, o.engine.max_num_seqs, o.engine.max_num_batched_tokens};
   const std::string kernels = dump_json(report_kernels(open, *backend, batches).json);
+  // Before the engine, which sizes its KV cache by what is left.
+  std::optional<Baseline> baseline;
+  if (!o.baseline.path.empty()) baseline.emplace(o.baseline, open, o.backend);
   engine::Engine engine(model, *backend, o.engine);
   log::info("{} on {}, memory:\n{}", o.server.served_name, backend->info().name,
             engine::to_string(engine.ledger()));
@@ -284,16 +289,18 @@ int run_serve(Args args) {
   if (chat) text.tools = tool_format(o, *chat);
   if (grammars) text.grammars = &*grammars;
   text.why_no_grammar = "this build was made without its engine";
-  return server.run(engine, text, [&] {
+  const auto ready = [&] {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    log::info("ready after {:.2f} s: {} at {}", took.count(), o.server.served_name,
-              url(o.server.host, server.port()));
+    const std::string at = url(o.server.host, server.port());
+    log::info("ready after {:.2f} s: {} at {}v1, console at {}", took.count(), o.server.served_name,
+              at, at);
     if (!o.port_file.empty()) {
       AtomicFile file(o.port_file, Overwrite::replace);
       file.write(fmt::format("{}\n", server.port()));
       file.commit();
     }
-  });
+  };
+  return server.run(engine, text, ready, baseline ? &baseline->served() : nullptr);
 }
 
 }  // namespace octet::cli

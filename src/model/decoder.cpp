@@ -99,31 +99,33 @@ Tensor Decoder::forward(const Exec& exec, const LayerObserver& observer) const {
   Stream stream{.sum = hidden(), .delta = {}, .spare = hidden()};
   const Tensor delta = hidden();
   ops.embed(weights_.embedding, batch.tokens, stream.sum);
-  const auto observe = [&](size_t layer) {
+  const auto observe = [&](size_t layer, const Tensor& attention) {
     if (!observer) return;
-    Tensor seen = stream.sum;
-    Buffer host;
-    if (seen.device.kind != DeviceKind::cpu) {
-      host = ops.alloc_host(static_cast<size_t>(seen.bytes()), "what enters a layer");
-      seen = host.tensor(seen.type, seen.shape);
-      ops.copy(stream.sum, seen);
-    }
+    Buffer hosts[2];
+    const auto to_host = [&](const Tensor& x, Buffer& host) {
+      if (!x || x.device.kind == DeviceKind::cpu) return x;
+      host = ops.alloc_host(static_cast<size_t>(x.bytes()), "what a layer is observed by");
+      const Tensor seen = host.tensor(x.type, x.shape);
+      ops.copy(x, seen);
+      return seen;
+    };
+    const Tensor residual = to_host(stream.sum, hosts[0]), added = to_host(attention, hosts[1]);
     ops.sync();
-    observer(static_cast<int64_t>(layer), seen);
+    observer(static_cast<int64_t>(layer), residual, added);
   };
 
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
     const DecoderLayer& layer = weights_.layers[i];
     run_attention(context, layer.attention, static_cast<int64_t>(i), layer.attention_norm, stream,
                   delta);
-    observe(i);  // what attention adds is not in the sum yet
+    observe(i, stream.delta);  // what attention adds is not in the sum yet
     run_ffn(context, layer.ffn, layer.ffn_norm, stream, delta);
   }
   if (!batch.logits_rows) return {};
 
   // Only the rows whose logits are wanted go through the last norm and the head.
   ops.add(stream.sum, delta, stream.sum);
-  observe(weights_.layers.size());
+  observe(weights_.layers.size(), {});
   const int64_t wanted = batch.logits_rows.count();
   const Tensor logits = arena.take(DType::f32, {wanted, config_.vocab});
   const Arena::Scope scratch(arena);

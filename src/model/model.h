@@ -44,10 +44,12 @@ struct Exec {
   const ops::Batch& batch;
 };
 
-// Told, on the host, the residual stream [rows, hidden] that enters each layer, and with layer =
-// config().layers what enters the final norm (in steps that want logits). The device has finished
-// when it is called. For measurements and tests: an ordinary step has none.
-using LayerObserver = std::function<void(int64_t layer, const Tensor& residual)>;
+// Told, on the host, the residual stream [rows, hidden] that enters each layer and what the layer's
+// attention adds to it; and with layer = config().layers what enters the final norm (in steps that
+// want logits), and an absent tensor. The device has finished when it is called. For measurements
+// and tests: an ordinary step has none.
+using LayerObserver =
+    std::function<void(int64_t layer, const Tensor& residual, const Tensor& attention)>;
 
 // A linear of the model and how often a token uses it: for ledgers and reports.
 struct LinearUse {

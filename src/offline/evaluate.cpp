@@ -7,63 +7,13 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "engine/not_finite.h"
 #include "model/binder.h"
 
 namespace octet::offline {
 namespace {
 
-std::span<const float> row_of(const Tensor& logits, int64_t row) {
-  const auto columns = static_cast<size_t>(logits.cols());
-  return {logits.as<float>() + static_cast<size_t>(row) * columns, columns};
-}
-
-// Whether the two models' tokens mean the same, as far as their configurations tell.
-void check_vocabularies(const model::Model& candidate, const model::Model& baseline) {
-  if (candidate.config().vocab == baseline.config().vocab) return;
-  throw Error({.what = "the two models do not share a vocabulary, so their distributions cannot be "
-                       "compared",
-               .where = "--baseline",
-               .value = fmt::format("{} tokens", baseline.config().vocab),
-               .accepted = fmt::format("{} tokens, as the model has", candidate.config().vocab)});
-}
-
-// A row of logits as log-probabilities, in a buffer that is used again for the next row.
-class Distribution {
- public:
-  // exp() once a value: probabilities follow by a division.
-  RowSummary read(std::span<const float> logits) {
-    logits_ = logits;
-    weights_.resize(logits.size());
-    const auto best = std::ranges::max_element(logits);
-    highest_ = *best;
-    total_ = 0;
-    for (size_t i = 0; i < logits.size(); ++i) {
-      weights_[i] = std::exp(static_cast<double>(logits[i]) - highest_);
-      total_ += weights_[i];
-    }
-    log_sum_exp_ = highest_ + std::log(total_);
-    return {log_sum_exp_, static_cast<int32_t>(best - logits.begin())};
-  }
-
-  double log_probability(size_t i) const { return static_cast<double>(logits_[i]) - log_sum_exp_; }
-
-  // KL(this || other) over the whole vocabulary.
-  double divergence(const Distribution& other) const {
-    double sum = 0;
-    for (size_t i = 0; i < weights_.size(); ++i) {
-      sum +=
-          weights_[i] * (static_cast<double>(logits_[i]) - static_cast<double>(other.logits_[i]));
-    }
-    // Rounding can leave a hair below zero where the two are the same. In this order NaN stays NaN.
-    return std::max(sum / total_ - log_sum_exp_ + other.log_sum_exp_, 0.0);
-  }
-
- private:
-  std::span<const float> logits_;
-  std::vector<double> weights_;
-  double highest_ = 0, total_ = 0, log_sum_exp_ = 0;
-};
+using engine::Distribution;
+using engine::row_of;
 
 // Keeps one run's residual streams of a step, and measures another's against them.
 class LayerErrors {
@@ -74,11 +24,12 @@ class LayerErrors {
   bool wants_more() const { return tokens_ < kLayerTokens; }
 
   model::LayerObserver keep() {
-    return
-        [this](int64_t layer, const Tensor& x) { kept_[static_cast<size_t>(layer)] = to_host(x); };
+    return [this](int64_t layer, const Tensor& x, const Tensor&) {
+      kept_[static_cast<size_t>(layer)] = to_host(x);
+    };
   }
   model::LayerObserver measure() {
-    return [this](int64_t layer, const Tensor& x) {
+    return [this](int64_t layer, const Tensor& x, const Tensor&) {
       add(static_cast<size_t>(layer), to_host(x), static_cast<size_t>(x.cols()));
       if (layer == 0) tokens_ += x.rows();
     };
@@ -141,16 +92,6 @@ engine::SessionOptions session_options(const Subject& subject, int64_t max_token
           .unit_kv_scale = subject.unit_kv_scale};
 }
 
-void require_finite(std::span<const float> logits, std::string_view who, std::string_view piece,
-                    int64_t position) {
-  const auto broken = std::ranges::find_if(logits, [](float x) { return !std::isfinite(x); });
-  if (broken == logits.end()) return;
-  throw engine::not_finite(
-      fmt::format("the {} computes {}", who, std::isnan(*broken) ? "NaN" : "an infinity"),
-      fmt::format("token {} of {}", position, piece),
-      fmt::format("logit {} is {}", broken - logits.begin(), *broken));
-}
-
 RowSummary summarize(std::span<const float> logits) {
   Distribution row;
   return row.read(logits);
@@ -196,7 +137,7 @@ double Comparison::top1_agreement() const {
 
 Comparison compare(const Subject& candidate, const Subject& baseline, std::span<const Piece> pieces,
                    const Advance& advance) {
-  check_vocabularies(candidate.model, baseline.model);
+  engine::require_same_vocabulary(candidate.model.config(), baseline.model.config());
   const engine::SessionOptions options = session_options(candidate, longest(pieces));
   engine::Session runs(candidate.model, candidate.backend, options);
   engine::SessionOptions base_options = session_options(baseline, longest(pieces));

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/distribution.h"
 #include "engine/session.h"
 #include "offline/text_windows.h"
 
@@ -27,16 +28,8 @@ using Advance = std::function<void(int64_t tokens)>;
 // A session for pieces of at most `max_tokens`, with chunks whose logits fit into a few dozen MB.
 engine::SessionOptions session_options(const Subject& subject, int64_t max_tokens);
 
-// Throws Error unless all are finite: `who` ("model") gave them after token `position` of `piece`
-// ("piece 0 of the text"). Nothing that is computed from a NaN means anything.
-void require_finite(std::span<const float> logits, std::string_view who, std::string_view piece,
-                    int64_t position);
-
-// log(sum(exp(row))) and argmax (ties to the lowest id) of a row of logits.
-struct RowSummary {
-  double log_sum_exp = 0;
-  int32_t best = 0;
-};
+using engine::require_finite;
+using engine::RowSummary;
 RowSummary summarize(std::span<const float> logits);
 
 struct Perplexity {

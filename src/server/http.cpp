@@ -131,7 +131,7 @@ class BeastResponder final : public Responder {
   asio::awaitable<void> send(int status, std::string body, std::string_view content_type) override {
     http::response<http::string_body> response;
     fill(response, status, content_type);
-    response.content_length(body.size());
+    if (status != 304) response.content_length(body.size());  // there, it would be of the file
     if (head_.body) response.body() = std::move(body);
     started_ = true;
     stream_.expires_after(limits_.write_timeout);
@@ -480,7 +480,8 @@ asio::awaitable<void> HttpServer::serve(std::shared_ptr<Shared> shared, tcp::soc
                           .body = std::move(message.body()),
                           .authorization = to_string(message[http::field::authorization]),
                           .request_id = to_string(message["X-Request-Id"]),
-                          .origin = to_string(message[http::field::origin])};
+                          .origin = to_string(message[http::field::origin]),
+                          .if_none_match = to_string(message[http::field::if_none_match])};
       BeastResponder::Head head;
       head.version = message.version();
       head.keep_alive = message.keep_alive();

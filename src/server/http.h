@@ -26,8 +26,8 @@ struct HttpLimits {
 };
 
 struct HttpRequest {
-  std::string method, path, body;                 // path without the query
-  std::string authorization, request_id, origin;  // of the headers of these names, or ""
+  std::string method, path, body;                                // path without the query
+  std::string authorization, request_id, origin, if_none_match;  // of these headers, or ""
 };
 
 // Writes the one response of a request: either send(), or start_stream() and write() until

@@ -11,6 +11,7 @@
 #include "server/chat.h"
 #include "server/completion.h"
 #include "server/tokenize.h"
+#include "server/web/page.h"
 #include "server/worker.h"
 
 namespace octet::server {
@@ -20,7 +21,8 @@ namespace asio = boost::asio;
 using Clock = std::chrono::system_clock;
 
 constexpr std::string_view kModelPath = "/v1/models/";  // of one model
-constexpr std::string_view kGet = "GET, HEAD, OPTIONS", kPost = "POST, OPTIONS";
+constexpr std::string_view kGet = "GET, HEAD, OPTIONS", kPost = "POST, OPTIONS",
+                           kBoth = "GET, HEAD, POST, OPTIONS";
 
 // Compares in a time that does not depend on where the two differ.
 bool equal_secret(std::string_view given, std::string_view secret) {
@@ -103,15 +105,21 @@ const Routes::Route* Routes::find(std::string_view path) {
       {"/detokenize", kPost, Access::key, &Routes::detokenize},
       {"/tokenizer_info", kGet, Access::key, &Routes::tokenizer_info},
       {"/debug/kernels", kGet, Access::key, &Routes::kernels},
+      {"/v1/octet/baseline", kBoth, Access::key, &Routes::baseline},
+      {"/v1/octet/microscope", kPost, Access::key, &Routes::microscope},
   };
+  // The page says nothing of the model, so it needs no key; what it asks for does.
+  static constexpr Route kPage = {"/", kGet, Access::open, &Routes::page};
   static constexpr Route kModel = {kModelPath, kGet, Access::key, &Routes::model};
   const auto* route = std::ranges::find(kRoutes, path, &Route::path);
   if (route != std::end(kRoutes)) return route;
+  if (find_asset(path)) return &kPage;
   return path.starts_with(kModelPath) ? &kModel : nullptr;
 }
 
 Routes::Routes(const ServerOptions& options, engine::Engine& engine, const ServedText& text,
-               asio::any_io_executor workers, asio::any_io_executor grammar_worker, BoundedLog* log)
+               asio::any_io_executor workers, asio::any_io_executor grammar_worker, BoundedLog* log,
+               const ServedBaseline* baseline)
     : options_(options),
       engine_(engine),
       text_(text),
@@ -133,9 +141,20 @@ Routes::Routes(const ServerOptions& options, engine::Engine& engine, const Serve
   served_.priorities = engine.scheduling().policy == sched::Policy::priority;
   served_.defaults = options.defaults;
   served_.force_usage = options.force_usage;
-  served_.priorities = options.priorities;
   served_.cached_usage = options.cached_usage;
   served_.tools = text.tools;
+  if (!baseline) return;
+  microscope_ = std::make_unique<MicroscopeService>(
+      baseline->microscope, baseline->name, text_.tokenizer, engine.model().config().eos, served_);
+}
+
+void Routes::end_all() {
+  open_->close_all(EventQueue::Closed::shutdown);
+  if (microscope_) microscope_->stop();
+}
+
+void Routes::join() {
+  if (microscope_) microscope_->join();
 }
 
 asio::awaitable<void> Routes::handle(const HttpRequest& request, Responder& to) {
@@ -242,6 +261,12 @@ void Routes::refuse_if_draining() const {
   throw ApiError(503, "the server is shutting down", "ServiceUnavailableError");
 }
 
+std::shared_ptr<void> Routes::begin() {
+  refuse_if_draining();
+  ++*running_;
+  return {nullptr, [running = running_](void*) { --*running; }};
+}
+
 // Alive means that steps end while there is work. Reads published numbers only, so that it is never
 // behind work.
 asio::awaitable<void> Routes::health(const HttpRequest&, Responder& responder) {
@@ -277,6 +302,30 @@ asio::awaitable<void> Routes::model(const HttpRequest& request, Responder& respo
   const std::string name = unescape(std::string_view(request.path).substr(kModelPath.size()));
   if (name != served_.name) refuse_model(name, served_.name);
   co_await responder.send(200, model_json(served_));
+}
+
+asio::awaitable<void> Routes::page(const HttpRequest& request, Responder& responder) {
+  co_await send_asset(*find_asset(request.path), request, responder);
+}
+
+asio::awaitable<void> Routes::baseline(const HttpRequest& request, Responder& responder) {
+  if (request.method != "POST") {
+    co_await responder.send(200, MicroscopeService::describe(microscope_.get()));
+    co_return;
+  }
+  const std::shared_ptr<void> running = begin();
+  co_await microscope_of().continue_baseline(request, responder);
+}
+
+asio::awaitable<void> Routes::microscope(const HttpRequest& request, Responder& responder) {
+  const std::shared_ptr<void> running = begin();
+  co_await microscope_of().view(request, responder);
+}
+
+MicroscopeService& Routes::microscope_of() const {
+  if (microscope_) return *microscope_;
+  throw ApiError(404, "this server has no baseline to compare with; start it with --baseline MODEL",
+                 "NotFoundError");
 }
 
 asio::awaitable<void> Routes::completions(const HttpRequest& request, Responder& responder) {
@@ -335,9 +384,7 @@ Envelope Routes::envelope(const HttpRequest& request, const CompletionRequest& w
 
 asio::awaitable<void> Routes::answer(const HttpRequest& request, Parse parse, const char* id_prefix,
                                      Responder& responder) {
-  refuse_if_draining();
-  ++*running_;
-  const std::shared_ptr<void> counted(nullptr, [running = running_](void*) { --*running; });
+  const std::shared_ptr<void> running = begin();
   const auto arrival = engine::RequestMetrics::Clock::now();
   constexpr size_t is_large = 8 << 10;  // some 50 us of parsing
   CompletionRequest wanted;

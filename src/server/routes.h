@@ -12,6 +12,7 @@
 
 #include "server/event_queue.h"
 #include "server/metrics.h"
+#include "server/microscope.h"
 #include "server/request_log.h"
 #include "server/server.h"
 
@@ -21,10 +22,10 @@ namespace octet::server {
 class Routes {
  public:
   // `workers` runs what would hold up the event loop, `grammar_worker` what may take seconds. `log`
-  // may be null. All outlive this.
+  // and `baseline` may be null. All outlive this.
   Routes(const ServerOptions& options, engine::Engine& engine, const ServedText& text,
          boost::asio::any_io_executor workers, boost::asio::any_io_executor grammar_worker,
-         BoundedLog* log);
+         BoundedLog* log, const ServedBaseline* baseline);
 
   boost::asio::awaitable<void> handle(const HttpRequest& request, Responder& responder);
 
@@ -33,7 +34,9 @@ class Routes {
   // Requests that are being answered.
   size_t running() const { return *running_; }
   // They end with an error.
-  void end_all() { open_->close_all(EventQueue::Closed::shutdown); }
+  void end_all();
+  // Waits for what runs on a thread of its own. After end_all().
+  void join();
 
  private:
   using Done = boost::asio::awaitable<void>;
@@ -46,6 +49,8 @@ class Routes {
   void allow_origin(const HttpRequest& request, Responder& responder) const;
   void authorize(const HttpRequest& request) const;
   void refuse_if_draining() const;
+  // Counts a request as being answered while the result lives. ApiError 503 while draining.
+  std::shared_ptr<void> begin();
 
   Done health(const HttpRequest& request, Responder& responder);
   Done version(const HttpRequest& request, Responder& responder);
@@ -58,6 +63,10 @@ class Routes {
   Done detokenize(const HttpRequest& request, Responder& responder);
   Done tokenizer_info(const HttpRequest& request, Responder& responder);
   Done kernels(const HttpRequest& request, Responder& responder);
+  Done page(const HttpRequest& request, Responder& responder);
+  Done baseline(const HttpRequest& request, Responder& responder);
+  Done microscope(const HttpRequest& request, Responder& responder);
+  MicroscopeService& microscope_of() const;  // ApiError 404 without a baseline
   // Reads the body, on a worker if it is large, and answers it.
   Done answer(const HttpRequest& request, Parse parse, const char* id_prefix, Responder& responder);
   Envelope envelope(const HttpRequest& request, const CompletionRequest& wanted,
@@ -74,9 +83,10 @@ class Routes {
   bool draining_ = false;
   std::shared_ptr<size_t> running_ = std::make_shared<size_t>(0);  // with the coroutines
   ServedModel served_;
-  std::mt19937_64 random_;             // of ids
-  std::mt19937_64 seeds_;              // of unseeded requests
-  std::set<std::string> told_fields_;  // unknown ones, each of which is told once
+  std::mt19937_64 random_;                         // of ids
+  std::mt19937_64 seeds_;                          // of unseeded requests
+  std::set<std::string> told_fields_;              // unknown ones, each of which is told once
+  std::unique_ptr<MicroscopeService> microscope_;  // null: no baseline
 };
 
 }  // namespace octet::server

@@ -42,7 +42,8 @@ class Server::Impl {
   void stop() {
     asio::post(io_, [this] { begin_stop("asked to"); });
   }
-  int run(engine::Engine& engine, const ServedText& text, const std::function<void()>& ready);
+  int run(engine::Engine& engine, const ServedText& text, const std::function<void()>& ready,
+          const ServedBaseline* baseline);
 
  private:
   asio::awaitable<void> watch_engine(engine::Engine& engine);
@@ -124,6 +125,7 @@ asio::awaitable<void> Server::Impl::drain() {
 void Server::Impl::close_connections() {
   http_.abort();
   routes_->end_all();
+  routes_->join();
   io_.restart();
   const Clock::time_point end = Clock::now() + std::chrono::seconds(1);
   while (http_.connections() > 0 && Clock::now() < end) {
@@ -132,12 +134,12 @@ void Server::Impl::close_connections() {
 }
 
 int Server::Impl::run(engine::Engine& engine, const ServedText& text,
-                      const std::function<void()>& ready) {
+                      const std::function<void()>& ready, const ServedBaseline* baseline) {
   workers_.emplace(1);
   grammar_worker_.emplace(1);
   routes_ = std::make_unique<Routes>(options_, engine, text, workers_->get_executor(),
                                      grammar_worker_->get_executor(),
-                                     request_log_ ? &*request_log_ : nullptr);
+                                     request_log_ ? &*request_log_ : nullptr, baseline);
   signals_.add(SIGINT);
   signals_.add(SIGTERM);
   // The terminal went away; ignored under nohup, and then it stays so.
@@ -164,9 +166,9 @@ int Server::port() const {
   return impl_->port();
 }
 
-int Server::run(engine::Engine& engine, const ServedText& text,
-                const std::function<void()>& ready) {
-  return impl_->run(engine, text, ready);
+int Server::run(engine::Engine& engine, const ServedText& text, const std::function<void()>& ready,
+                const ServedBaseline* baseline) {
+  return impl_->run(engine, text, ready, baseline);
 }
 
 void Server::stop() {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/microscope.h"
 #include "server/http.h"
 #include "server/openai.h"
 #include "text/grammar.h"
@@ -25,7 +26,6 @@ struct ServerOptions {
   SamplingDefaults defaults;                 // of requests that leave a field out
   std::optional<int64_t> seed;               // of unseeded requests' seeds; unset: random
   bool force_usage = false;                  // usage ends every stream
-  bool priorities = false;                   // the scheduler heeds those of requests
   bool cached_usage = true;                  // usage says how much of a prompt was cached
   std::string request_log;                   // a file; "" = none is kept
   int64_t request_log_bytes = 64 << 20;
@@ -46,6 +46,12 @@ struct ServedText {
   std::string why_no_grammar = "this server has no structured output";
 };
 
+// The model that --baseline names, and what looks at both.
+struct ServedBaseline {
+  engine::Microscope& microscope;
+  std::string name;
+};
+
 class Server {
  public:
   // Takes the address, and accepts nobody yet: an address in use is noticed before a large model is
@@ -62,7 +68,10 @@ class Server {
   //
   // On the way out running requests get the grace to end, new ones and /health are answered with
   // 503, and what has not ended then gets an error. A second signal ends the process at once.
-  int run(engine::Engine& engine, const ServedText& text, const std::function<void()>& ready);
+  //
+  // `baseline` may be null; nobody else uses its microscope meanwhile.
+  int run(engine::Engine& engine, const ServedText& text, const std::function<void()>& ready,
+          const ServedBaseline* baseline = nullptr);
 
   // As the first signal does; from any thread, while run() runs.
   void stop();

@@ -177,7 +177,8 @@ TEST_P(TinyModel, LayersAndRoutesAgree) {
   const auto model = load(results_.ids(1).size());
   engine::Session session(*model, recorder_, {.max_tokens = 256});
   std::map<int64_t, std::vector<float>> hidden;
-  session.observe([&](int64_t layer, const Tensor& x) { hidden[layer] = model::to_float(x); });
+  session.observe(
+      [&](int64_t layer, const Tensor& x, const Tensor&) { hidden[layer] = model::to_float(x); });
   recorder_.routes.clear();
   logits_of(session, results_.ids(1));
 
