@@ -60,7 +60,7 @@ void check_patterns(const OrderedJson& schema) {
     if (GrammarEngine::fits_a_string(pattern)) continue;
     throw std::runtime_error(
         fmt::format("the pattern {} cannot be kept inside a string; accepted: printable ASCII "
-                    "without lazy repeats and look-around",
+                    "without look-around",
                     dump_json(OrderedJson(shortened(pattern, 100)))));
   }
 }
