@@ -35,7 +35,7 @@ class ToolCase(harness.ServerCase):
         super().setUpClass()
 
     def chat(self, said=None, **options):
-        options = {"model": "octet-demo", "temperature": 0, "max_tokens": 200, "tools": TOOLS,
+        options = {"model": "octet-demo", "temperature": 0, "max_tokens": 400, "tools": TOOLS,
                    **options}
         if said is not None:
             options["extra_body"] = {"structured_outputs": {"choice": [said]}}
