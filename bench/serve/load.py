@@ -82,7 +82,7 @@ class Server:
         values = {}
         for line in text.splitlines():
             name = line.partition("{")[0].partition(" ")[0]
-            if name.endswith(("num_requests_running", "num_requests_waiting")):
+            if name.endswith(("requests_running", "requests_waiting")):
                 values[name] = float(line.rpartition(" ")[2])
         return values or None
 
