@@ -186,16 +186,17 @@ int run_quantize(Args args) {
                  .value = compensated ? "not given" : o.rounding,
                  .accepted = "--rounding compensated together with --calibration FILE"});
   }
-  ThreadPool threads(default_thread_count());
+  WatchedWork work("quantize");  // before there are threads: they must not take its signals
+  std::optional<ThreadPool> threads;
   std::optional<offline::InputMoments> inputs;
   if (compensated) {
     o.calibration.model = o.source;
-    inputs.emplace(observe_inputs(o.calibration, threads));
+    threads.emplace(default_thread_count());
+    inputs.emplace(observe_inputs(o.calibration, *threads));
     options.inputs = &*inputs;
     options.damping = o.damping;
-    options.threads = &threads;
+    options.threads = &*threads;
   }
-  WatchedWork work("quantize");
   const offline::QuantizeReport report = offline::quantize_checkpoint(options, std::ref(work));
   work.end();
   for (const std::string& notice : report.notices) log::info("{}", notice);

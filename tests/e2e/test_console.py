@@ -40,7 +40,9 @@ class Page(harness.ServerCase):
         self.assertEqual((status, body), (200, b""))
         self.assertEqual(int(head["Content-Length"]), len(script))
         self.assertEqual(self.server.request("POST", "/", "{}")[0], 405)
-        self.assertEqual(self.server.request("GET", "/console/none.js")[0], 404)
+        self.assertEqual(self.server.request("GET", "/console/none.js")[0], 401)  # no route, no news
+        key = {"Authorization": "Bearer secret"}
+        self.assertEqual(self.server.request("GET", "/console/none.js", headers=key)[0], 404)
 
     def test_data_needs_the_key(self):
         for path in ("/v1/octet/baseline", "/v1/octet/microscope"):
