@@ -80,7 +80,7 @@ function draw() {
   }));
   const rows = [...layers].map(([name, values]) => {
     const last = values.findLast(Number.isFinite) ?? NaN;
-    return { name, values, label: percent(last) };
+    return { name: name.replace(/^(\d+)-\1$/, "$1"), values, label: percent(last) };
   });
   byId("heat").replaceChildren(rows.length ? heatMap(rows, kept)
     : element("p", { class: "hint" }, "This server tells no FP8 saturation by layer (yet)."));

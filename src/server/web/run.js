@@ -56,6 +56,7 @@ export class Runner {
   async start(work) {
     if (this.busy) return;
     clearError();
+    this.status("");
     this.#abort = new AbortController();
     this.#buttons(true);
     try {
