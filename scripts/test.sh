@@ -2,7 +2,7 @@
 # All tests: test.sh [--no-fuzz] [--asan] [--tsan] [--cuda] [--sanitizers]
 #   format check, build, ctest, and 10 s of every fuzz target (built by clang with ASan and UBSan).
 #   --asan        ASan and UBSan on the unit tests and the golden tests of the tiny models
-#   --tsan        TSan on base, engine and server: all that shares memory between threads
+#   --tsan        TSan on base, engine, load and server: all that shares memory between threads
 #   --cuda        compiles all CUDA code where there is an nvcc; needs no GPU, runs nothing
 #   --sanitizers  --asan --tsan
 # The last lines are ctest's summary and the time of every phase: wall, and CPU of all processes.
@@ -86,10 +86,10 @@ sanitized() {
 }
 if [ $asan = yes ]; then
   sanitized asan unit_base unit_numerics unit_tensor unit_ops unit_model unit_sched unit_text \
-    unit_hub unit_offline unit_cpu unit_engine unit_server golden
+    unit_hub unit_load unit_offline unit_cpu unit_engine unit_server golden
 fi
 if [ $tsan = yes ]; then
-  sanitized tsan unit_base unit_engine unit_server
+  sanitized tsan unit_base unit_engine unit_load unit_server
 fi
 
 if [ $cuda = yes ]; then
