@@ -172,6 +172,11 @@ void write_engine(Page& page, const engine::Engine& engine) {
   page.one("octet_computed_tokens_total", "", "counter",
            "Tokens that steps computed, prompts and what was computed again included.",
            static_cast<double>(s.computed_tokens));
+  page.one("octet_engine_busy_seconds_total", "", "counter",
+           "Of the engine's thread, while there was work.", stats.busy_seconds);
+  page.one("octet_engine_step_seconds_total", "", "counter",
+           "Of these, those in which it computed or waited for the device that did.",
+           stats.step_seconds);
   page.one("octet_seconds_since_step", "", "gauge",
            "Age of the last finished step while work is pending; else 0.",
            stats.seconds_since_step);
