@@ -86,7 +86,7 @@ OrderedJson json_of_layer(const BenchServeOptions& o, const load::Layer& layer) 
     one.update(json_of_step(o, step));
     if (layer.name == "mixed") {
       for (const auto& [name, part] : load::statistics_by_group(step.run, {})) {
-        one["groups"][name] = load::result_json(part, {}, report_of_step(o, step), false);
+        one["by_group"][name] = load::result_json(part, {}, report_of_step(o, step), false);
       }
     }
     json["steps"].push_back(std::move(one));

@@ -190,6 +190,7 @@ int run_quantize(Args args) {
   std::optional<ThreadPool> threads;
   std::optional<offline::InputMoments> inputs;
   if (compensated) {
+    offline::check_quantize(options);
     o.calibration.model = o.source;
     threads.emplace(default_thread_count());
     inputs.emplace(observe_inputs(o.calibration, *threads));

@@ -76,6 +76,9 @@ Url parse_url(std::string_view text, const std::string& where) {
   if (port.find_first_not_of("0123456789") != port.npos || port.size() > 5) {
     refuse("the port of an address is no number");
   }
+  if (!port.empty() && std::stoi(std::string(port)) > 65535) {
+    refuse("the port of an address is above 65535");
+  }
   url.port = port.empty() ? (url.tls ? "443" : "80") : std::string(port);
   return url;
 }

@@ -167,25 +167,34 @@ FeedbackFactor factor(const Moments& moments, double damping, ThreadPool& thread
   result.order = largest_first(moments);
   double mean = 0.0;
   for (int64_t i = 0; i < n; ++i) mean += moments.at(i, i) / static_cast<double>(n);
-  const double ridge = mean > 0.0 ? damping * mean : 1.0;
+  double ridge = mean > 0.0 ? damping * mean : 1.0;
 
   // With rows and columns reversed, U D Uᵀ is L D Lᵀ, which is what Cholesky finds.
   std::vector<double> lower(static_cast<size_t>(n * n));
   const auto column = [&](int64_t i) {
     return int64_t{result.order[static_cast<size_t>(n - 1 - i)]};
   };
-  threads.parallel_for(n, 1, [&](int64_t from, int64_t to, int) {
-    for (int64_t i = from; i < to; ++i) {
-      for (int64_t j = 0; j <= i; ++j) lower[i * n + j] = moments.at(column(i), column(j));
-      lower[i * n + i] += ridge;
+  // Sums in FP32 leave a matrix of low rank a little less than semi-definite: more damping then.
+  const auto positive = [&] {
+    for (int64_t i = 0; i < n; ++i) {
+      if (!(lower[i * n + i] > 0.0)) return false;
     }
-  });
-  cholesky(lower, n, threads);
+    return true;
+  };
+  do {
+    threads.parallel_for(n, 1, [&](int64_t from, int64_t to, int) {
+      for (int64_t i = from; i < to; ++i) {
+        for (int64_t j = 0; j <= i; ++j) lower[i * n + j] = moments.at(column(i), column(j));
+        lower[i * n + i] += ridge;
+      }
+    });
+    cholesky(lower, n, threads);
+    ridge *= 10.0;
+  } while (!positive());
   result.upper.resize(lower.size());
   result.diagonal.resize(static_cast<size_t>(n));
   for (int64_t k = 0; k < n; ++k) {
     const double pivot = lower[(n - 1 - k) * n + (n - 1 - k)];
-    invariant(pivot > 0.0, "a damped matrix of moments is positive definite");
     result.diagonal[k] = pivot * pivot;
     for (int64_t j = 0; j <= k; ++j) {
       result.upper[j * n + k] = lower[(n - 1 - j) * n + (n - 1 - k)] / pivot;

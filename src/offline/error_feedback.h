@@ -33,8 +33,9 @@ struct FeedbackFactor {
   std::vector<double> diagonal;  // D [width]
 };
 
-// Factors H + damping · mean(diagonal of H) · I, which is positive definite for any damping > 0.
-// Time in the cube of the width. Moments of nothing but zeros give U = I: plain rounding.
+// Factors H + damping · mean(diagonal of H) · I, with ten times the damping, and again, where
+// rounding has left H so far from positive definite that this is not. Time in the cube of the
+// width. Moments of nothing but zeros give U = I: plain rounding.
 FeedbackFactor factor(const Moments& moments, double damping, ThreadPool& threads);
 
 struct CompensatedWeight {

@@ -270,12 +270,16 @@ std::vector<model::PendingTensor> pending_tensors(const model::WeightSource& sou
 
 }  // namespace
 
-QuantizeReport quantize_checkpoint(const QuantizeOptions& options,
-                                   const std::function<void(int64_t, int64_t)>& progress) {
-  const model::ModelConfig config = model::read_config(options.source);
-  refuse_source(config, options);
+void check_quantize(const QuantizeOptions& options) {
+  refuse_source(model::read_config(options.source), options);
   refuse_calibrated(options);
   refuse_target(options.source, options.out, options.overwrite);
+}
+
+QuantizeReport quantize_checkpoint(const QuantizeOptions& options,
+                                   const std::function<void(int64_t, int64_t)>& progress) {
+  check_quantize(options);
+  const model::ModelConfig config = model::read_config(options.source);
   const std::shared_ptr<const model::WeightSource> source = model::open_weights(options.source);
   const Plan plan = make_plan(config, source, options);
 

@@ -56,6 +56,10 @@ struct QuantizeReport {
   std::vector<std::string> notices;
 };
 
+// Throws what quantize_checkpoint would say of its options, source and target before any work: for
+// callers that have work of their own to do first.
+void check_quantize(const QuantizeOptions& options);
+
 // Which linears become FP8, and in what format, is decided by what also decides when the checkpoint
 // is loaded with --scheme: the family's own list of linears and the precision policy. All other
 // tensors are copied as they are. Throws Error if the source is FP8 already, if the policy asks for

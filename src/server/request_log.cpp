@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "base/log.h"
@@ -35,6 +36,11 @@ void BoundedLog::open() {
   fd_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR);
   struct stat status = {};
   if (fd_ >= 0 && ::fstat(fd_, &status) == 0) size_ = status.st_size;
+  if (size_ == 0) return;
+  // A write that was cut (a full disk, a loss of power) must not take the next line with it.
+  std::ifstream end(path_, std::ios::binary);
+  end.seekg(-1, std::ios::end);
+  if (end.get() != '\n' && fd_ >= 0 && ::write(fd_, "\n", 1) == 1) ++size_;
 }
 
 void BoundedLog::write(std::string line) {

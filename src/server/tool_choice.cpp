@@ -27,6 +27,20 @@ std::vector<ToolFunction> functions_of(const OrderedJson& tools) {
   return functions;
 }
 
+// A call that is forced follows its parameters' schema, and arguments are an object.
+void require_objects(const std::vector<ToolFunction>& functions) {
+  for (const ToolFunction& function : functions) {
+    const OrderedJson& schema = function.parameters;
+    const bool object =
+        schema.is_null() ||
+        (schema.is_object() && (!schema.contains("type") || schema["type"] == "object"));
+    if (object && !(schema.is_object() && schema.contains("$ref"))) continue;
+    refuse("tools", fmt::format("the parameters of '{}' must be a schema of type object, without a "
+                                "$ref at its top, for a call that tool_choice forces; got {}",
+                                shortened(function.name, 80), shortened(dump_json(schema), 80)));
+  }
+}
+
 // Those of which tool_choice wants a call: all ("required"), or the one that it names. None where
 // the model may choose.
 std::vector<ToolFunction> wanted_calls(const JsonView& body, const OrderedJson& json,
@@ -64,6 +78,7 @@ void parse_tools(const JsonView& body, const OrderedJson& json, const ServedMode
   request.tools = served.tools;
   for (const ToolFunction& function : functions) request.tool_names.push_back(function.name);
   if (wanted.empty()) return;
+  require_objects(wanted);
   if (!request.tools) request.tools = ToolFormat::llama3_json;
   if (request.structured) {
     refuse("tool_choice",

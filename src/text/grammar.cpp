@@ -35,6 +35,56 @@ std::string choice_grammar(const std::string& text, const std::string& where) {
   return grammar;
 }
 
+// What the engine would compute with wrapped around, or written as broken UTF-8: a count that does
+// not fit into 32 bits, a surrogate, a code point that there is not. "" if there is none.
+std::string unsupported_in_regex(std::string_view regex) {
+  constexpr int64_t most_count = 65535;
+  const auto number = [&](size_t from, size_t most, int base) {
+    int64_t value = 0;
+    size_t at = from;
+    for (; at < regex.size() && at - from < most; ++at) {
+      const char c = regex[at];
+      const int digit = c >= '0' && c <= '9'                 ? c - '0'
+                        : base == 16 && c >= 'a' && c <= 'f' ? c - 'a' + 10
+                        : base == 16 && c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                                             : -1;
+      if (digit < 0) break;
+      value = std::min<int64_t>(value * base + digit, int64_t{1} << 40);
+    }
+    return std::pair(value, at);
+  };
+  for (size_t i = 0; i < regex.size(); ++i) {
+    const char next = i + 1 < regex.size() ? regex[i + 1] : '\0';
+    if (regex[i] == '\\') {
+      if (next == 'u' || next == 'U' || next == 'x') {
+        const bool braced = i + 2 < regex.size() && regex[i + 2] == '{';
+        const size_t digits = braced ? 16 : next == 'x' ? 2 : next == 'u' ? 4 : 8;
+        const int64_t code = number(i + (braced ? 3 : 2), digits, 16).first;
+        if (code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) {
+          return fmt::format("the code point {:X}, which is no character", code);
+        }
+      }
+      ++i;
+    } else if (regex[i] == '{') {
+      const auto [low, comma] = number(i + 1, 20, 10);
+      const bool two = comma < regex.size() && regex[comma] == ',';
+      const int64_t high = two ? number(comma + 1, 20, 10).first : low;
+      if (std::max(low, high) > most_count) {
+        return fmt::format("a count of more than {}", most_count);
+      }
+    }
+  }
+  return "";
+}
+
+void refuse_regex(const std::string& regex, const std::string& where) {
+  const std::string found = unsupported_in_regex(regex);
+  if (found.empty()) return;
+  throw Error({.what = "structured output cannot hold this part of the expression",
+               .where = where,
+               .value = found});
+}
+
 void check_source(const GrammarSource& source, size_t most_bytes, const std::string& where) {
   const size_t bytes = source.text.size() + source.before.size() + source.after.size();
   if (bytes > most_bytes) {
@@ -46,8 +96,11 @@ void check_source(const GrammarSource& source, size_t most_bytes, const std::str
   if (source.text.find('\0') != source.text.npos) {
     throw Error({.what = "a NUL character in a grammar", .where = where});
   }
+  if (source.kind == GrammarSource::Kind::regex) refuse_regex(source.text, where);
   if (source.kind != GrammarSource::Kind::json_schema) return;
-  const std::string found = unsupported_keyword(parse_json<OrderedJson>(source.text, where));
+  const auto schema = parse_json<OrderedJson>(source.text, where);
+  for (const std::string& pattern : patterns_of(schema)) refuse_regex(pattern, where);
+  const std::string found = unsupported_keyword(schema);
   if (found.empty()) return;
   throw Error({.what = "structured output cannot hold this part of the schema",
                .where = where,

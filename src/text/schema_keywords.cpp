@@ -11,8 +11,7 @@ namespace {
 // The engine reads the first of these that a schema has, and nothing beside it.
 constexpr std::string_view kWhole[] = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
 
-// Says nothing of which values are valid. `type` does, but beside one of the above it repeats what
-// those say.
+// Says nothing of which values are valid. `type` does; find_beside_type() sees to it.
 constexpr std::string_view kSilent[] = {"$schema",   "$id",         "$anchor",       "$comment",
                                         "$defs",     "definitions", "title",         "description",
                                         "default",   "examples",    "deprecated",    "readOnly",
@@ -48,8 +47,61 @@ bool among(std::string_view key, std::span<const std::string_view> list) {
   return std::ranges::find(list, key) != list.end();
 }
 
+bool is_of(const OrderedJson& value, std::string_view type) {
+  if (type == "string") return value.is_string();
+  if (type == "integer") return value.is_number_integer();
+  if (type == "number") return value.is_number();
+  if (type == "boolean") return value.is_boolean();
+  if (type == "null") return value.is_null();
+  if (type == "array") return value.is_array();
+  if (type == "object") return value.is_object();
+  return true;  // no type at all: the engine says so
+}
+
+bool is_of_any(const OrderedJson& value, const OrderedJson& types) {
+  if (types.is_string()) return is_of(value, types.get<std::string>());
+  return !types.is_array() || std::ranges::any_of(types, [&](const OrderedJson& type) {
+    return type.is_string() && is_of(value, type.get<std::string>());
+  });
+}
+
+// The engine reads a list of values, or of schemas, without the type beside it.
+std::string find_beside_type(const OrderedJson& schema, const std::string& path) {
+  if (!schema.contains("type")) return "";
+  const OrderedJson& type = schema["type"];
+  for (const char* keyword : {"const", "enum"}) {
+    if (!schema.contains(keyword)) continue;
+    const OrderedJson& values = schema[keyword];
+    const bool all = std::string_view(keyword) == "const" || !values.is_array()
+                         ? is_of_any(values, type)
+                         : std::ranges::all_of(values, [&](const OrderedJson& value) {
+                             return is_of_any(value, type);
+                           });
+    if (!all) return fmt::format("{}: {} has a value that is not of the type", path, keyword);
+  }
+  for (const char* keyword : {"anyOf", "oneOf", "allOf"}) {
+    if (!schema.contains(keyword) || !schema[keyword].is_array()) continue;
+    for (const OrderedJson& one : schema[keyword]) {
+      if (one.is_object() && one.contains("type") && one["type"] == type) continue;
+      return fmt::format("{}: type beside {}, of which one has another type or none", path,
+                         keyword);
+    }
+  }
+  return schema.contains("$ref") ? fmt::format("{}: type beside $ref", path) : "";
+}
+
 // What one schema says itself, without those inside.
 std::string find_here(const OrderedJson& schema, const std::string& path) {
+  for (const char* keyword : {"anyOf", "oneOf", "allOf", "enum", "type"}) {
+    if (schema.contains(keyword) && schema[keyword].is_array() && schema[keyword].empty()) {
+      return fmt::format("{}: an empty {}", path, keyword);
+    }
+  }
+  if (const std::string found = find_beside_type(schema, path); !found.empty()) return found;
+  if (schema.contains("type") && schema["type"] == "array" && !schema.contains("items") &&
+      !schema.contains("prefixItems")) {
+    return fmt::format("{}: an array without items (\"items\": true allows any)", path);
+  }
   for (const std::string_view keyword : kUnsupported) {
     if (schema.contains(keyword)) return fmt::format("{}: {}", path, keyword);
   }

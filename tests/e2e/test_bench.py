@@ -67,7 +67,7 @@ class AgainstOurs(harness.ServerCase):
             result, text = self.bench(
                 "--layer", "all", "--num-prompts", 10, "--stress-concurrency", 4,
                 "--stress-seconds", 1, "--short", "8:4", "--medium", "32:8", "--long", "64:16",
-                "--goodput", "ttft:60000", "--html", page)
+                "--goodput", "ttft:60000", "--save-detailed", "--html", page)
             html = pathlib.Path(page).read_text()
         layers = {layer["layer"]: layer for layer in result["layers"]}
         self.assertEqual(list(layers), ["baseline", "stress", "mixed"])
@@ -75,7 +75,7 @@ class AgainstOurs(harness.ServerCase):
         self.assertEqual([step["max_concurrency"] for step in layers["stress"]["steps"][:3]],
                          [1, 2, 4])
         self.assertIn("P99 TTFT", layers["stress"]["knee"]["rule"])
-        groups = layers["mixed"]["steps"][0]["groups"]
+        groups = layers["mixed"]["steps"][0]["by_group"]
         self.assertEqual({name: part["completed"] for name, part in groups.items()},
                          {"short": 7, "medium": 2, "long": 1})
         self.assertEqual(layers["baseline"]["steps"][0]["request_goodput"],

@@ -172,6 +172,18 @@ TEST(ErrorFeedback, FactorsTheDampedMoments) {
   }
 }
 
+// Few inputs, all but equal: of low rank, and in FP32 not quite semi-definite.
+TEST(ErrorFeedback, TakesMomentsThatAreNotQuiteDefinite) {
+  ThreadPool threads(2);
+  constexpr int64_t n = 100;
+  std::vector<float> x(static_cast<size_t>(n * n));
+  for (size_t i = 0; i < x.size(); ++i) x[i] = 1000.0f + static_cast<float>(i % n % 7);
+  Moments moments = moments_of(x, n, threads);
+  for (int64_t i = 0; i < n; ++i) moments.sum[i * n + i] *= 0.99f;
+  const FeedbackFactor f = factor(moments, 1e-6, threads);
+  for (const double d : f.diagonal) EXPECT_TRUE(d > 0.0 && std::isfinite(d));
+}
+
 TEST(ErrorFeedback, GivesTheCodesOfGptqWithItsInverses) {
   ThreadPool threads(2);
   constexpr int64_t rows = 12, cols = 70;  // more than one block

@@ -253,16 +253,27 @@ TEST_F(GrammarTest, WhatIsWrongOrNotSupportedIsRefusedByName) {
       {R"({"type":"quaternion"})", "quaternion"},
       {R"({"$ref":"https://example.org/x.json"})", "URI"},
       {R"({"$ref":"#/$defs/missing"})", "missing"},
-      {R"({"type":"object","properties":{"a":{}},"anyOf":[{"required":["a"]}]})",
-       "anyOf beside properties"},
+      {R"({"type":"object","properties":{"a":{}},"anyOf":[{"required":["a"]}]})", "beside anyOf"},
       {R"({"type":"object","required":["a"]})", "required"},
       {R"({"type":"string","pattern":"\u00e4+"})", "ASCII"},
+      {R"({"anyOf":[]})", "empty anyOf"},
+      {R"({"type":"object","properties":{"a":{"type":[]}},"required":["a"]})", "empty type"},
+      {R"({"type":"integer","const":"x"})", "const"},
+      {R"({"type":"string","enum":["a",1]})", "enum"},
+      {R"({"type":"integer","$ref":"#/$defs/a","$defs":{"a":{"type":"null"}}})", "beside $ref"},
+      {R"({"type":"object","anyOf":[{"type":"string"}]})", "beside anyOf"},
+      {R"({"type":"array","minItems":1})", "without items"},
+      {R"({"type":"string","pattern":"a{4294967298}"})", "65535"},
       {R"({"type":"integer","minimum":5,"maximum":1})", ""},
       {R"({"type":)", ""}};
   for (const auto& [schema, named] : schemas) {
     const std::string message = refusal(Kind::json_schema, schema);
     EXPECT_NE(message, "accepted") << schema;
     EXPECT_THAT(message, HasSubstr(named)) << schema;
+  }
+  for (const char* regex : {"a{4294967298}", "a{1,99999999999999999999999}", "\\u{110000}",
+                            "\\ud800", "[\\uDC00-\\uDFFF]", "\\U0011FFFF"}) {
+    EXPECT_THAT(refusal(Kind::regex, regex), HasSubstr("cannot hold")) << regex;
   }
   for (const char* regex : {"(", "[", "a{3,1}", "(?=a)b", "\\bword", "(a)\\1", "\\p{L}", "a^b"}) {
     EXPECT_NE(refusal(Kind::regex, regex), "accepted") << regex;
