@@ -372,9 +372,11 @@ TEST(SchemaKeywords, WhatWouldBeLeftOutIsFound) {
       << "names of properties are no keywords";
   EXPECT_EQ(conflict(R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"null"}}})"), "");
   EXPECT_EQ(conflict(R"({"items":{"$ref":"#","minimum":1}})"), "$.items: $ref beside minimum");
-  EXPECT_EQ(conflict(R"({"anyOf":[{},{"oneOf":[],"items":{}}]})"),
+  EXPECT_EQ(conflict(R"({"anyOf":[{},{"oneOf":[{}],"items":{}}]})"),
             "$.anyOf[1]: oneOf beside items");
   EXPECT_EQ(conflict(R"({"items":{"properties":{"b":{"not":{}}}}})"), "$.items.properties.b: not");
+  EXPECT_EQ(conflict(R"({"type":["string","null"],"enum":["a",null]})"), "");
+  EXPECT_EQ(conflict(R"({"type":"object","anyOf":[{"type":"object"}]})"), "");
   EXPECT_EQ(conflict(R"({"uniqueItems":false})"), "");
   EXPECT_EQ(conflict(R"({"properties":{"a":{}},"required":["a","b"]})"),
             "$: required names what properties lacks");
