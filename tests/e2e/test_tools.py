@@ -91,7 +91,8 @@ class Hermes(ToolCase):
         results = [{"role": "tool", "tool_call_id": call.id, "content": "ok"}
                    for call in first.tool_calls]
         answer = self.client.chat.completions.create(
-            model="octet-demo", max_tokens=4, tools=TOOLS,
+            model="octet-demo", max_tokens=4, temperature=0, tools=TOOLS,
+            extra_body={"ignore_eos": True},
             messages=[*ASK, first.model_dump(exclude_none=True), *results])
         self.assertEqual(answer.usage.completion_tokens, 4)
 
