@@ -30,6 +30,13 @@ void BatchRun::reset() {
   hash_ = {};
 }
 
+void BatchRun::rewind(int64_t tokens) {
+  for (int64_t& length : lengths_) {
+    invariant(length >= tokens, "a run is rewound, not wound on");
+    length = tokens;
+  }
+}
+
 sched::Slice BatchRun::slice(int64_t sequence, std::span<const int32_t> tokens, bool sample) const {
   sched::Slice slice;
   slice.seq = static_cast<sched::SeqId>(sequence);

@@ -29,6 +29,8 @@ class BatchRun {
 
   // Forgets all tokens.
   void reset();
+  // Forgets every sequence's tokens from `tokens` on, which all of them have.
+  void rewind(int64_t tokens);
   // Computes the prompt in `count` sequences from `first` on, which are empty, and samples the
   // first token of each, greedily. Returns when all is done.
   void prefill(int64_t first, int64_t count, std::span<const int32_t> prompt);

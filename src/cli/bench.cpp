@@ -11,18 +11,20 @@ int run_bench(Args args) {
   if (task == "latency") return run_bench_latency(args.subspan(1));
   if (task == "throughput") return run_bench_throughput(args.subspan(1));
   if (task == "serve") return run_bench_serve(args.subspan(1));
+  if (task == "slices") return run_bench_slices(args.subspan(1));
   if (task == "--help" || task == "-h") {
     print(
         "octet bench TASK MODEL ...: figures with their share of the machine.\n\nTasks:\n"
         "  latency      speed of prefill and decode of one batch, step by step\n"
         "  throughput   tokens a second of a large batch\n"
-        "  serve        load test of a server that speaks OpenAI's API (no MODEL)\n\n"
+        "  serve        load test of a server that speaks OpenAI's API (no MODEL)\n"
+        "  slices       short slices of work on command, for a script that takes turns\n\n"
         "`octet bench TASK --help` lists a task's options.\n");
     return 0;
   }
   throw Error({.what = args.empty() ? "TASK is missing" : "unknown task",
                .value = std::string(task),
-               .accepted = "latency, throughput, serve",
+               .accepted = "latency, throughput, serve, slices",
                .fix = "see octet bench --help"});
 }
 

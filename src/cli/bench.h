@@ -8,5 +8,6 @@ namespace octet::cli {
 int run_bench_latency(Args args);
 int run_bench_throughput(Args args);
 int run_bench_serve(Args args);
+int run_bench_slices(Args args);
 
 }  // namespace octet::cli

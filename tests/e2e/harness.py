@@ -23,10 +23,11 @@ def configure(binary, source):
     MODEL = os.path.join(os.path.abspath(source), "models", "octet-demo")
 
 
-def run(*args, timeout=60):
-    """One command to its end: (exit code, stdout, stderr)."""
+def run(*args, timeout=60, text=""):
+    """One command to its end, with `text` as its input: (exit code, stdout, stderr)."""
     words = [arg if isinstance(arg, bytes) else str(arg) for arg in args]
-    done = subprocess.run([BINARY, *words], capture_output=True, timeout=timeout)
+    done = subprocess.run([BINARY, *words], capture_output=True, timeout=timeout,
+                          input=text.encode())
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 

@@ -1,9 +1,12 @@
 """The load tester, against our server and against one that misbehaves."""
+import importlib.util
 import json
 import os
 import pathlib
 import re
+import signal
 import socket
+import subprocess
 import tempfile
 import time
 import unittest
@@ -268,6 +271,65 @@ class WithoutServer(unittest.TestCase):
                 (("--layer", "cake"), "--layer")):
             with self.subTest(args):
                 self.refuse(*args, words=words)
+
+
+def peers():
+    """bench/peers/run.py, which is beside the product."""
+    root = os.path.join(os.path.dirname(__file__), "..", "..")
+    path = os.path.join(root, "bench", "peers", "run.py")
+    spec = importlib.util.spec_from_file_location("peers", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Slices(unittest.TestCase):
+    """`octet bench slices`, and what bench/peers makes of it."""
+
+    def slices(self, text):
+        code, out, err = harness.run("bench", "slices", harness.MODEL, "--threads", 1,
+                                     "--max-length", 128, "--probe-mib", 64, text=text)
+        return code, [json.loads(line) for line in out.splitlines()], err
+
+    def test_one_answer_a_command(self):
+        code, answers, err = self.slices("decode 2 8 0.05\nprefill 32 0.05\nprobe\ndecode 2 8 0.01\n")
+        self.assertEqual((code, len(answers)), (0, 5), err)
+        about, decode, prefill, probe, again = answers
+        for one in (decode, prefill):
+            self.assertGreaterEqual(one["seconds"], 0.05)
+            self.assertLess(one["seconds"], 20)
+        self.assertEqual(decode["tokens"] % (2 * 32), 0)
+        self.assertEqual(prefill["tokens"] % 32, 0)
+        # Two sequences touch more experts than one, and no more than twice as many.
+        steps = decode["tokens"] / 2
+        self.assertTrue(1 <= decode["weight_bytes"] / steps / about["weight_bytes_per_token"] < 2)
+        self.assertGreater(min(probe["read_gb_s"], probe["compute_gflops"], again["tokens"]), 0)
+
+    def test_what_is_no_command_is_refused(self):
+        for text in ("", "decode", "decode 0 8 1", "decode 1 8 nan", "decode 1 200 1", "decode 1 8 -1",
+                     "prefill 99999999999999999999 1", "prefill 8", "probes", "prefill 8 1e9"):
+            code, answers, err = self.slices(text + "\n")
+            self.assertEqual((code, len(answers)), (2, 1), text)
+            self.assertIn("accepted:", err)
+
+    def test_figures_of_slices(self):
+        module = peers()
+        probe = {"read_gb_s": 10.0, "compute_gflops": 100.0}
+
+        def slices(*rates):
+            return [{"tokens": rate, "seconds": 1.0, "weight_bytes": rate * 1e7,
+                     "probes": [probe, {**probe, "read_gb_s": 30.0}]} for rate in rates]
+        abouts = {name: {"prompt_flop_per_token": 1e8} for name in ("octet-fp8", "llama-q8_0")}
+        found = module.figures_of({"decode-1": {"octet-fp8": slices(20, 40, 60),
+                                                "llama-q8_0": slices(10, 10, 40)}}, abouts)["decode-1"]
+        ours = found["engines"]["octet-fp8"]
+        self.assertEqual(ours["tokens_per_s"], {"median": 40, "q1": 30, "q3": 50})
+        self.assertAlmostEqual(ours["share_of_read"]["median"], 0.02)
+        self.assertAlmostEqual(ours["share_of_bf16_peak"]["median"], 0.04)
+        # Of the slices of one round: 2, 4 and 1.5, not 40 / 10.
+        self.assertAlmostEqual(found["ratios"]["octet-fp8 / llama-q8_0"]["median"], 2)
+        table = module.markdown({"work": {"decode-1": found}, "start_s": {}})
+        self.assertIn("| decode-1 | 2.00 (1.75 to 3.00) |", table)
 
 
 class Versus(harness.ServerCase):
