@@ -52,24 +52,25 @@ struct Accumulators {
       for (int r = 0; r < R; ++r) at[m][r] = _mm512_setzero_ps();
     }
   }
-  OCTET_AVX512_INLINE void load(const float* from) {
+  // In memory the registers of a row lie side by side, and rows `step` floats apart.
+  OCTET_AVX512_INLINE void load(const float* from, int64_t step) {
 #pragma GCC unroll 8
-    for (int m = 0; m < M; ++m) {
+    for (int m = 0; m < M; ++m, from += step) {
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) at[m][r] = _mm512_load_ps(from + (m * R + r) * 16);
+      for (int r = 0; r < R; ++r) at[m][r] = _mm512_load_ps(from + r * 16);
     }
   }
-  OCTET_AVX512_INLINE void store(float* to) const {
+  OCTET_AVX512_INLINE void store(float* to, int64_t step) const {
 #pragma GCC unroll 8
-    for (int m = 0; m < M; ++m) {
+    for (int m = 0; m < M; ++m, to += step) {
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) _mm512_store_ps(to + (m * R + r) * 16, at[m][r]);
+      for (int r = 0; r < R; ++r) _mm512_store_ps(to + r * 16, at[m][r]);
     }
   }
   // total += this * scale of the cell.
-  OCTET_AVX512_INLINE void fold(float* total, const CellScales& scales) const {
+  OCTET_AVX512_INLINE void fold(float* total, int64_t step, const CellScales& scales) const {
 #pragma GCC unroll 8
-    for (int m = 0; m < M; ++m) {
+    for (int m = 0; m < M; ++m, total += step) {
       alignas(16) float both[R];
       const float* scale = scales.w;
       if constexpr (Math::scales_x) {
@@ -81,7 +82,7 @@ struct Accumulators {
       }
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        float* to = total + (m * R + r) * 16;
+        float* to = total + r * 16;
         _mm512_store_ps(to,
                         _mm512_fmadd_ps(at[m][r], _mm512_set1_ps(scale[r]), _mm512_load_ps(to)));
       }
@@ -166,10 +167,10 @@ OCTET_AVX512_INLINE void packed_chunk(Accumulators<Math, M, 4>& acc, const std::
   }
 }
 
-// M rows of x by R rows of W, over all of k. The sums go to `total` as lanes.
+// M rows of x by R rows of W, over all of k. The sums go to `total` as lanes, rows `step` apart.
 template <class Math, int M, int R, class Decoder, bool Fold>
 OCTET_AVX512 void direct_tile(const WeightRows<R>& rows, int64_t k_size, const std::byte* x,
-                              CellScales scales, float* total) {
+                              CellScales scales, float* total, int64_t step) {
   const Decoder decoder = Decoder::make();
   const int64_t full = k_size / kChunk * kChunk;
   constexpr int64_t x_step = Math::vecs * M * 64;
@@ -182,9 +183,9 @@ OCTET_AVX512 void direct_tile(const WeightRows<R>& rows, int64_t k_size, const s
     if (full < k_size) {
       direct_chunk<Math, M, R, Decoder, false>(acc, decoder, rows, full, k_size - full, x);
     }
-    acc.store(total);
+    acc.store(total, step);
   } else {
-    acc.store(total);
+    acc.store(total, step);
     for (int64_t k = 0; k < k_size; k += kCell, scales.next(M, R)) {
       acc.clear();
       for (int64_t c = k; c < std::min(k + kCell, k_size); c += kChunk, x += x_step) {
@@ -194,27 +195,27 @@ OCTET_AVX512 void direct_tile(const WeightRows<R>& rows, int64_t k_size, const s
           direct_chunk<Math, M, R, Decoder, false>(acc, decoder, rows, c, k_size - c, x);
         }
       }
-      acc.fold(total, scales);
+      acc.fold(total, step, scales);
     }
   }
 }
 
-// A tile over `chunks` chunks of a decoded panel, continuing `total`.
+// A tile over `chunks` chunks of a decoded panel, continuing `total`, whose rows are `step` apart.
 template <class Math, int M>
 OCTET_AVX512 void packed_tile(const std::byte* w, const std::byte* x, int64_t chunks,
-                              CellScales scales, bool first, float* total) {
+                              CellScales scales, bool first, float* total, int64_t step) {
   Accumulators<Math, M, 4> acc;
   acc.clear();
   constexpr int64_t w_step = Math::vecs * 4 * 64, x_step = Math::vecs * M * 64;
   if (!scales.w) {
-    if (!first) acc.load(total);
+    if (!first) acc.load(total, step);
     for (int64_t c = 0; c < chunks; ++c, w += w_step, x += x_step) {
       packed_chunk<Math, M>(acc, w, x);
     }
-    acc.store(total);
+    acc.store(total, step);
     return;
   }
-  if (first) acc.store(total);
+  if (first) acc.store(total, step);
   for (int64_t c = 0; c < chunks; c += 2, scales.next(M, 4)) {
     acc.clear();
     packed_chunk<Math, M>(acc, w, x);
@@ -223,52 +224,53 @@ OCTET_AVX512 void packed_tile(const std::byte* w, const std::byte* x, int64_t ch
       packed_chunk<Math, M>(acc, w, x);
       w += w_step, x += x_step;
     }
-    acc.fold(total, scales);
+    acc.fold(total, step, scales);
   }
 }
 
 // --- finishing --------------------------------------------------------------------------------
 
-OCTET_AVX512_INLINE __m128 load_bias(const Output& out, int64_t n, __mmask8 mask) {
-  if (out.bias_type == DType::f32) return _mm_maskz_loadu_ps(mask, out.bias + n * 4);
-  const __m128i halves = _mm_maskz_loadu_epi16(mask, out.bias + n * 2);
-  return _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(halves), 16));
+inline constexpr int64_t kFinish = 16;  // columns that are finished at once
+
+OCTET_AVX512_INLINE __m512 load_bias(const Output& out, int64_t n, __mmask16 mask) {
+  if (out.bias_type == DType::f32) return _mm512_maskz_loadu_ps(mask, out.bias + n * 4);
+  const __m256i halves = _mm256_maskz_loadu_epi16(mask, out.bias + n * 2);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
-// The scales of rows [n, n + 4) of W where they do not vary along k, else 1; those of rows outside
-// `mask` are anything. One scale a row lies close by: four of them are one load.
-OCTET_AVX512_INLINE __m128 constant_scales(const Matrix& w, int64_t n, __mmask8 mask) {
+// The scales of rows [n, n + 16) of W where they do not vary along k, else 1; those of rows outside
+// `mask` are anything. One scale a row lies close by: sixteen of them are one load.
+OCTET_AVX512_INLINE __m512 constant_scales(const Matrix& w, int64_t n, __mmask16 mask) {
   const Scales& scales = w.scales;
-  if (!scales.data || scales.varies) return _mm_set1_ps(1.0f);
+  if (!scales.data || scales.varies) return _mm512_set1_ps(1.0f);
   if (scales.cell_rows == 1 && scales.row_bytes == sizeof(float)) {
-    return _mm_maskz_loadu_ps(mask, scales.data + n * static_cast<int64_t>(sizeof(float)));
+    return _mm512_maskz_loadu_ps(mask, scales.data + n * static_cast<int64_t>(sizeof(float)));
   }
-  const auto at = [&](int64_t r) { return scales.at(std::min(n + r, w.rows - 1), 0); };
-  if (scales.cell_rows == 0) return _mm_set1_ps(at(0));
-  return _mm_setr_ps(at(0), at(1), at(2), at(3));
+  if (scales.cell_rows == 0) return _mm512_set1_ps(scales.at(0, 0));
+  alignas(64) float each[kFinish];
+  for (int64_t r = 0; r < kFinish; ++r) each[r] = scales.at(std::min(n + r, w.rows - 1), 0);
+  return _mm512_load_ps(each);
 }
 
-// Adds the lanes of four accumulators of each of `rows` rows, which are `step` floats apart, scales
-// the sums, and writes columns [n, min(n + 4, last)). `x_scales`: one a row, or null.
+// Adds the lanes of sixteen accumulators of each of `rows` rows, which are `step` floats apart,
+// scales the sums, and writes columns [n, min(n + 16, last)); accumulators of columns beyond may
+// hold anything. `x_scales`: one a row, or null.
 OCTET_AVX512 inline void finish(const float* total, int64_t step, int64_t rows, int64_t first_row,
                                 const float* x_scales, const Matrix& w, int64_t n, int64_t last,
                                 const Output& out) {
-  const auto mask = static_cast<__mmask8>(simd::first_lanes(last - n, 4));
-  const __m128 factor = constant_scales(w, n, mask);
-  const __m128 bias = out.bias ? load_bias(out, n, mask) : _mm_setzero_ps();
+  const auto mask = static_cast<__mmask16>(simd::first_lanes(last - n, kFinish));
+  const __m512 factor = constant_scales(w, n, mask);
+  const __m512 bias = out.bias ? load_bias(out, n, mask) : _mm512_setzero_ps();
   for (int64_t m = 0; m < rows; ++m, total += step) {
-    __m128 sum = simd::reduce4(_mm512_load_ps(total), _mm512_load_ps(total + 16),
-                               _mm512_load_ps(total + 32), _mm512_load_ps(total + 48));
-    if (x_scales) sum = _mm_mul_ps(sum, _mm_set1_ps(x_scales[m]));
-    sum = _mm_mul_ps(sum, factor);
-    if (out.bias) sum = _mm_add_ps(sum, bias);
+    __m512 sum = simd::reduce16(total);
+    if (x_scales) sum = _mm512_mul_ps(sum, _mm512_set1_ps(x_scales[m]));
+    sum = _mm512_mul_ps(sum, factor);
+    if (out.bias) sum = _mm512_add_ps(sum, bias);
     std::byte* to = out.data + (first_row + m) * out.row_bytes;
     if (out.type == DType::f32) {
-      _mm_mask_storeu_ps(to + n * 4, mask, sum);
+      _mm512_mask_storeu_ps(to + n * 4, mask, sum);
     } else {
-      const __m512i rounded = simd::round_to_bf16(_mm512_castps128_ps512(sum));
-      const __m256i halves = _mm512_cvtepi32_epi16(rounded);
-      _mm_mask_storeu_epi16(to + n * 2, mask, _mm256_castsi256_si128(halves));
+      _mm256_mask_storeu_epi16(to + n * 2, mask, _mm512_cvtepi32_epi16(simd::round_to_bf16(sum)));
     }
   }
 }
@@ -290,19 +292,27 @@ OCTET_AVX512 void decode_rows4(const Matrix& w, int64_t n, int64_t first, int64_
                                std::byte* out) {
   const Decoder decoder = Decoder::make();
   const auto rows = WeightRows<4>::of(w, n);
-  for (int64_t k = first * kChunk; k < (first + chunks) * kChunk; k += kChunk) {
+  const auto store = [&](int r, const typename Math::Vec* v) OCTET_AVX512 {
+#pragma GCC unroll 4
+    for (int i = 0; i < Math::vecs; ++i) Math::store(out + (i * 4 + r) * 64, v[i]);
+  };
+  const int64_t end = std::min((first + chunks) * kChunk, w.k);
+  int64_t k = first * kChunk;
+  for (; k + kChunk <= end; k += kChunk, out += Math::vecs * 4 * 64) {
+#pragma GCC unroll 4
     for (int r = 0; r < 4; ++r) {
       const std::byte* p = rows.row[r] + k * Decoder::bytes;
       typename Math::Vec v[Math::vecs];
-      if (w.k - k >= kChunk) {
-        prefetch<Decoder::bytes>(p, rows.ahead);
-        decoder.full(p, v);
-      } else {
-        decoder.part(p, w.k - k, v);
-      }
-      for (int i = 0; i < Math::vecs; ++i) Math::store(out + (i * 4 + r) * 64, v[i]);
+      prefetch<Decoder::bytes>(p, rows.ahead);
+      decoder.full(p, v);
+      store(r, v);
     }
-    out += Math::vecs * 4 * 64;
+  }
+  if (k == end) return;
+  for (int r = 0; r < 4; ++r) {
+    typename Math::Vec v[Math::vecs];
+    decoder.part(rows.row[r] + k * Decoder::bytes, end - k, v);
+    store(r, v);
   }
 }
 
@@ -335,14 +345,17 @@ struct Cut {
     chunks = (k + kChunk - 1) / kChunk;
     cells = (chunks + 1) / 2;
     few = groups <= kFewGroups;
-    block = few ? std::min(chunks, fits / 2) : chunks <= fits + fits / 2 ? chunks : fits;
+    const int64_t most = few ? fits / 2 : fits;
+    block = chunks <= most + most / 2 ? chunks : most;
     turn = few ? groups : block == chunks ? 1 : kTurn;
     const int64_t panel = kPanelBytes / (chunks * chunk_bytes);
     rows = few ? kPanelRows / 2 : std::clamp(panel / 4 * 4, int64_t{4}, kPanelRows);
   }
   int64_t quad_bytes() const { return chunks * chunk_bytes * 4; }
   int64_t panel_bytes() const { return few ? block * chunk_bytes * 4 : rows / 4 * quad_bytes(); }
-  int64_t total_bytes() const { return turn * kGroup * rows * 64; }
+  // Floats from a row of x to the next in the totals, and their bytes.
+  int64_t total_step() const { return round_up(rows, kFinish) * 16; }
+  int64_t total_bytes() const { return turn * kGroup * total_step() * 4; }
   int64_t scale_bytes() const { return rows * cells * 4; }
 };
 
@@ -368,7 +381,8 @@ struct PackedRows {
 template <class Math, class Decoder>
 void panel_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t end,
                    const Output& out, std::byte* scratch) {
-  using Tile = void (*)(const std::byte*, const std::byte*, int64_t, CellScales, bool, float*);
+  using Tile =
+      void (*)(const std::byte*, const std::byte*, int64_t, CellScales, bool, float*, int64_t);
   static constexpr Tile tiles[kGroup + 1] = {
       nullptr,
       packed_tile<Math, 1>,
@@ -384,6 +398,7 @@ void panel_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t
   auto* totals = reinterpret_cast<float*>(panel + cut.panel_bytes());
   auto* scales = reinterpret_cast<float*>(panel + cut.panel_bytes() + cut.total_bytes());
   const bool fold = w.scales.varies || packed.varies;
+  const int64_t step = cut.total_step();
   for (int64_t n0 = begin; n0 < end; n0 += cut.rows) {
     const int64_t quads = (std::min(cut.rows, end - n0) + 3) / 4;
     for (int64_t q = 0; q < quads; ++q) {
@@ -396,13 +411,17 @@ void panel_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t
     const auto tile = [&](int64_t g, int64_t place, int64_t q, int64_t c, int64_t count,
                           const std::byte* values) {
       const int64_t first = packed.first_row(g), m = packed.first_row(g + 1) - first;
-      float* total = totals + (place * quads + q) * kGroup * 4 * 16;
       CellScales cells;
       if (fold) cells.w = scales + (q * cut.cells + c / 2) * 4;
       if (fold && Math::scales_x) cells.x = x.cell_scales(first) + c / 2 * m;
-      tiles[m](values, x.data(first) + c * Cut<Math>::chunk_bytes * m, count, cells, c == 0, total);
-      if (c + count == cut.chunks) {
-        finish(total, 4 * 16, m, first, x.row_scales(first), w, n0 + 4 * q, end, out);
+      tiles[m](values, x.data(first) + c * Cut<Math>::chunk_bytes * m, count, cells, c == 0,
+               totals + place * kGroup * step + q * 4 * 16, step);
+    };
+    const auto finish_group = [&](int64_t g, int64_t place) {
+      const int64_t first = packed.first_row(g), m = packed.first_row(g + 1) - first;
+      for (int64_t q = 0; q < quads; q += kFinish / 4) {
+        finish(totals + place * kGroup * step + q * 4 * 16, step, m, first, x.row_scales(first), w,
+               n0 + 4 * q, end, out);
       }
     };
     for (int64_t g0 = 0; g0 < packed.groups; g0 += cut.turn) {
@@ -423,6 +442,7 @@ void panel_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t
           }
         }
       }
+      for (int64_t g = g0; g < g1; ++g) finish_group(g, g - g0);
     }
   }
 }
@@ -432,7 +452,8 @@ void panel_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t
 // memory likes, and registers are free.
 template <class Math, int R, class Decoder, bool Fold>
 struct DirectTiles {
-  using Tile = void (*)(const WeightRows<R>&, int64_t, const std::byte*, CellScales, float*);
+  using Tile = void (*)(const WeightRows<R>&, int64_t, const std::byte*, CellScales, float*,
+                        int64_t);
   static constexpr Tile tiles[] = {
       nullptr,
       direct_tile<Math, 1, R, Decoder, Fold>,
@@ -447,23 +468,25 @@ struct DirectTiles {
 template <class Math, class Decoder, bool Fold>
 void direct_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t end,
                     const Output& out, std::byte* scratch) {
-  alignas(64) float total[kGroup * 4 * 16];
+  constexpr int64_t step = kFinish * 16;
+  alignas(64) float total[kGroup * step];
   const PackedRows x(packed, w.k);
   auto* scales = reinterpret_cast<float*>(scratch);
   const CellScales cells{scales, x.cell_scales(0)};
-  const auto tile = [&]<int R>(int64_t n) {
+  const auto tile = [&]<int R>(int64_t n, float* to) {
     if constexpr (Fold) gather_scales<R>(w, n, scales);
     DirectTiles<Math, R, Decoder, Fold>::tiles[packed.rows](WeightRows<R>::of(w, n), w.k, x.data(0),
-                                                            cells, total);
-    for (int64_t r = 0; r < R; r += 4) {
-      finish(total + r * 16, R * 16, packed.rows, 0, x.row_scales(0), w, n + r, end, out);
-    }
+                                                            cells, to, step);
   };
-  int64_t n = begin;
-  if (packed.rows <= 2) {
-    for (; n + 8 <= end; n += 8) tile.template operator()<8>(n);
+  for (int64_t n = begin; n < end; n += kFinish) {
+    const int64_t count = std::min(kFinish, end - n);
+    int64_t i = 0;
+    if (packed.rows <= 2) {
+      for (; i + 8 <= count; i += 8) tile.template operator()<8>(n + i, total + i * 16);
+    }
+    for (; i < count; i += 4) tile.template operator()<4>(n + i, total + i * 16);
+    finish(total, step, packed.rows, 0, x.row_scales(0), w, n, end, out);
   }
-  for (; n < end; n += 4) tile.template operator()<4>(n);
 }
 
 template <class Math>

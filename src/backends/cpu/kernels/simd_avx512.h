@@ -69,6 +69,12 @@ OCTET_AVX512_INLINE void decode_fp8(const Fp8Table& table, __m512i codes, __m512
   second = _mm512_unpackhi_epi8(low, high);
 }
 
+// With its 8-byte pieces in this order, decode_fp8 gives codes 0..31 in the first result and 32..63
+// in the second.
+OCTET_AVX512_INLINE __m512i in_order() {
+  return _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+}
+
 // 32 BF16 values to FP32: those of even and of odd index.
 OCTET_AVX512_INLINE __m512 even_bf16(__m512i pairs) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
@@ -78,17 +84,37 @@ OCTET_AVX512_INLINE __m512 odd_bf16(__m512i pairs) {
       _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
 }
 
-// The sums of the 16 lanes of each of four registers:
+// Steps of reduce16. Each adds two registers into one: what stands in its place already is blended,
+// and only its partners are shuffled.
+//   pairs: lanes 0+2 and 1+3 of every quad of x, then of y   quads: one sum a quad, of x and y in
+//   turn
+OCTET_AVX512_INLINE __m512 add_pairs(__m512 x, __m512 y) {
+  return _mm512_add_ps(_mm512_mask_blend_ps(0xCCCC, x, y), _mm512_shuffle_ps(x, y, 0x4E));
+}
+OCTET_AVX512_INLINE __m512 add_quads(__m512 x, __m512 y) {
+  const __m512i partners =
+      _mm512_setr_epi32(1, 16, 3, 18, 5, 20, 7, 22, 9, 24, 11, 26, 13, 28, 15, 30);
+  return _mm512_add_ps(_mm512_mask_blend_ps(0xAAAA, x, y), _mm512_permutex2var_ps(x, partners, y));
+}
+OCTET_AVX512_INLINE __m512 add_quads(const float* from) {
+  return add_quads(add_pairs(_mm512_load_ps(from), _mm512_load_ps(from + 32)),
+                   add_pairs(_mm512_load_ps(from + 16), _mm512_load_ps(from + 48)));
+}
+// Quads 0+2 and 1+3 of x, then of y.
+OCTET_AVX512_INLINE __m512 add_halves(__m512 x, __m512 y) {
+  return _mm512_add_ps(_mm512_mask_blend_ps(0xFF00, x, y), _mm512_shuffle_f32x4(x, y, 0x4E));
+}
+
+// The sums of the lanes of each of the sixteen registers at `from`, `from` + 16, ...: lane i is
+// that of register i, added as
 //   q[j] = (lane j + lane j+2) + (lane j+1 + lane j+3) in each quad, then (q0 + q2) + (q1 + q3).
-OCTET_AVX512_INLINE __m128 reduce4(__m512 a, __m512 b, __m512 c, __m512 d) {
-  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-  const __m512d ab2 = _mm512_castps_pd(ab), cd2 = _mm512_castps_pd(cd);
-  const __m512 quads = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(ab2, cd2)),
-                                     _mm512_castpd_ps(_mm512_unpackhi_pd(ab2, cd2)));
-  const __m256 halves =
-      _mm256_add_ps(_mm512_castps512_ps256(quads), _mm512_extractf32x8_ps(quads, 1));
-  return _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
+OCTET_AVX512_INLINE __m512 reduce16(const float* from) {
+  const __m512 even = add_halves(add_quads(from), add_quads(from + 8 * 16));
+  const __m512 odd = add_halves(add_quads(from + 4 * 16), add_quads(from + 12 * 16));
+  const __m512i partners =
+      _mm512_setr_epi32(4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27);
+  return _mm512_add_ps(_mm512_mask_blend_ps(0xF0F0, even, odd),
+                       _mm512_permutex2var_ps(even, partners, odd));
 }
 
 // Nearest BF16 of each lane in the low 16 bits, as to_bf16 rounds (vcvtneps2bf16 flushes
