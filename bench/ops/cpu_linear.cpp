@@ -124,7 +124,7 @@ void bench(const Options& options, const KernelContext& context, const ReadProbe
         double seconds = 0;
         const double start = now(options);
         for (; seconds < 0.05; seconds = now(options) - start, ++calls) {
-          row.launch(context, x, weights.copies[next++ % weights.copies.size()], out);
+          launch(row, context, x, weights.copies[next++ % weights.copies.size()], out);
         }
         const double each = seconds / static_cast<double>(calls);
         gbs.push_back(static_cast<double>(first.bytes()) / each / 1e9);

@@ -225,23 +225,32 @@ void CpuBackend::sample(const Tensor& logits, const Tensor& rows, const ops::Log
 
 // --- ops with a choice of kernels ---------------------------------------------------------------
 
-void CpuBackend::linear(const ops::Activation& x, const ops::Linear& w, const Tensor& out) {
-  if (x.rows() == 0) return;
-  const ops::Activation form = input_form(context_, x, w, kInputSlot);
-  check_linear("linear", form, w, out);
-  linear_(tables_.linear, describe("linear", form, w), caps_, pin("linear"))
-      .launch(context_, form, w, out);
+const LinearRow& CpuBackend::row_of(const ops::Activation& x, const ops::Linear& w) {
+  return linear_(tables_.linear, describe("linear", x, w), caps_, pin("linear"));
 }
 
-// One quantization of the input serves all linears that want the same format.
+void CpuBackend::linear(const ops::Activation& x, const ops::Linear& w, const Tensor& out) {
+  const ops::Linear* const ws[] = {&w};
+  linear_group(x, ws, {&out, 1});
+}
+
+// One quantization of the input serves all linears that want the same format, and those that one
+// kernel takes run as one.
 void CpuBackend::linear_group(const ops::Activation& x, std::span<const ops::Linear* const> ws,
                               std::span<const Tensor> outs) {
   invariant(ws.size() == outs.size(), "linear_group needs one output for each weight");
+  if (x.rows() == 0) return;
   ops::Activation form = x;
-  for (size_t i = 0; i < ws.size() && x.rows() > 0; ++i) {
+  for (size_t i = 0, end = 0; i < ws.size(); i = end) {
     const bool dynamic = ws[i]->when == InputScale::dynamic;
     form = input_form(context_, dynamic ? form : x, *ws[i], kInputSlot);
-    linear(form, *ws[i], outs[i]);
+    check_linear("linear", form, *ws[i], outs[i]);
+    const LinearRow& row = row_of(form, *ws[i]);
+    for (end = i + 1; end < ws.size() && same_input(*ws[i], *ws[end]); ++end) {
+      check_linear("linear", form, *ws[end], outs[end]);
+      if (&row_of(form, *ws[end]) != &row) break;
+    }
+    row.launch(context_, form, ws.subspan(i, end - i), outs.subspan(i, end - i));
     if (!dynamic) form = x;  // its scale is this weight's own
   }
 }
@@ -253,8 +262,9 @@ void CpuBackend::head_linear(const Tensor& x, const ops::Linear& w, const Tensor
                 {{"x", x}, {"w", w.plain}, {"out", out}});
   }
   check_linear("head_linear", x, w, out);
-  head_linear_(tables_.head_linear, describe("head_linear", x, w), caps_, pin("head_linear"))
-      .launch(context_, x, w, out);
+  launch(
+      head_linear_(tables_.head_linear, describe("head_linear", x, w), caps_, pin("head_linear")),
+      context_, x, w, out);
 }
 
 void CpuBackend::attention(const Tensor& q, const ops::GqaCache& cache, const ops::Batch& batch,

@@ -62,6 +62,7 @@ class CpuBackend final : public ops::Backend {
 
  private:
   const std::string& pin(const std::string& op) const;
+  const LinearRow& row_of(const ops::Activation& x, const ops::Linear& w);
 
   CpuOptions options_;
   CpuCaps caps_;

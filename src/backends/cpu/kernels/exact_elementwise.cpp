@@ -17,10 +17,6 @@ int64_t grain_of(int64_t cols) {
   return std::max<int64_t>(1, 8192 / std::max<int64_t>(cols, 1));
 }
 
-OCTET_EXACT_CLONES void silu_mul_row(const float* gate, const float* up, int64_t n, float* out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = exact::silu(gate[i]) * up[i];
-}
-
 OCTET_EXACT_CLONES void scale_row(const float* x, const float* weight, float scale, int64_t n,
                                   float* out) {
   for (int64_t i = 0; i < n; ++i) out[i] = (x[i] * scale) * weight[i];

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "backends/cpu/kernels/load.h"
+#include "numerics/exact_math.h"
 #include "numerics/half.h"
 
 namespace octet::cpu {
@@ -181,6 +182,14 @@ OCTET_EXACT_CLONES void dot_rows(const Segments& segments, const FloatRows& x, c
   int64_t row = 0;
   for (; row + 4 <= x.rows; row += 4) dot_row_tile<4>(segments, x, row, w, out, out_stride);
   for (; row < x.rows; ++row) dot_row_tile<1>(segments, x, row, w, out, out_stride);
+}
+
+OCTET_EXACT_CLONES void silu_mul_row(const float* gate, const float* up, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = exact::silu(gate[i]) * up[i];
+}
+
+OCTET_EXACT_CLONES void add_weighted(const float* x, float weight, int64_t n, float* sum) {
+  for (int64_t i = 0; i < n; ++i) sum[i] += weight * x[i];
 }
 
 OCTET_EXACT_CLONES float dot(const float* x, const float* w, int64_t n) {

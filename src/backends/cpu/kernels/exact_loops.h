@@ -53,6 +53,12 @@ float dot(const float* x, const float* w, int64_t n);
 void weighted_sum(const float* p, const float* v, int64_t stride, int64_t tokens, int64_t dim,
                   float* out);
 
+// out[i] = silu(gate[i]) * up[i]; out may be gate.
+void silu_mul_row(const float* gate, const float* up, int64_t n, float* out);
+
+// sum[i] += weight * x[i], the product rounded by itself.
+void add_weighted(const float* x, float weight, int64_t n, float* sum);
+
 // The 64-lane tree sum of n <= 64 values, the rest taken as zero.
 float tree_sum64(const float* values, int64_t n);
 

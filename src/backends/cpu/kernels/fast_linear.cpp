@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace octet::cpu {
 namespace fast {
@@ -46,37 +47,86 @@ Output output_of(const Tensor& out, const Tensor& bias) {
   return to;
 }
 
-void run_linear(const KernelContext& context, const Kernels& kernels, const Matrix& x,
-                const Matrix& w, const Output& out) {
-  invariant(x.k == w.k, "fast linear: x and W differ in k");
-  const int64_t row_bytes = kernels.packed_row_bytes(x.k);
-  const int64_t per_row = kernels.scales_per_row(x.k);
+namespace {
+
+constexpr int64_t kPackAlone = 32 << 10;  // values of x that each thread packs for itself
+constexpr int64_t kRunAlone = 128 << 10;  // multiply-adds that are done before others wake
+
+// Work of one thread, in multiply-adds; below five rows a weight costs more than its products.
+int64_t cost_of(std::span<const Product> products, int64_t rows) {
+  int64_t weights = 0;
+  for (const Product& product : products) weights += product.w.rows * product.w.k;
+  return weights * std::max<int64_t>(rows, 5);
+}
+
+// Rows [first, first + x.rows) of every product; x is these rows.
+void run_turn(const KernelContext& context, const Kernels& kernels, const Matrix& x, int64_t first,
+              std::span<const Product> products) {
+  const bool alone = cost_of(products, x.rows) <= kRunAlone;
+  const int threads = alone ? 1 : context.threads.size();
+  const bool apart = x.rows * x.k <= kPackAlone;
+  const auto copies = static_cast<size_t>(apart ? threads : 1);
+  const int64_t row_scales = kernels.scales_per_row(x.k);
+  Packed packed{.rows = x.rows,
+                .groups = (x.rows + kernels.group_rows - 1) / kernels.group_rows,
+                .row_bytes = kernels.packed_row_bytes(x.k),
+                .varies = row_scales > 0 && x.scales.varies};
+  const auto data_bytes = static_cast<size_t>(round_up(x.rows * packed.row_bytes, 64));
+  const auto scales = static_cast<size_t>(round_up(x.rows * row_scales, 16));
+  std::byte* const data = context.scratch.take(kPackedSlot, copies * data_bytes);
+  float* const x_scales = context.scratch.take<float>(kPackedScalesSlot, copies * scales);
+  size_t each = 0;
+  for (const Product& product : products) {
+    each = std::max(each, kernels.scratch_bytes(product.w, x.rows));
+  }
+  each = static_cast<size_t>(round_up(static_cast<int64_t>(each), 4096));
+  std::byte* const scratch = context.scratch.take(kThreadSlot, each * static_cast<size_t>(threads));
+
+  const auto packing_of = [&](int thread) {
+    const size_t copy = apart ? static_cast<size_t>(thread) : 0;
+    Packed mine = packed;
+    mine.data = data + copy * data_bytes;
+    if (row_scales > 0) mine.scales = x_scales + copy * scales;
+    return mine;
+  };
+  const auto pack = [&](const Packed& to, int64_t begin, int64_t end) {
+    kernels.pack(x, nullptr, products[0].w, to, begin, end);
+  };
+  if (!apart) {
+    context.threads.parallel_for(packed.groups, 1, [&](int64_t begin, int64_t end, int) {
+      pack(packing_of(0), begin, end);
+    });
+  }
+  const auto work = [&](int thread) {
+    const Packed mine = packing_of(thread);
+    if (apart) pack(mine, 0, mine.groups);
+    for (const Product& product : products) {
+      const Range range = columns_of(product.w.rows, thread, threads);
+      if (range.begin == range.end) continue;
+      Output rows = product.out;
+      rows.data += first * rows.row_bytes;
+      kernels.columns(product.w, mine, range.begin, range.end, rows,
+                      scratch + each * static_cast<size_t>(thread));
+    }
+  };
+  if (alone) return work(0);
+  context.threads.run(work);
+}
+
+}  // namespace
+
+void run_linears(const KernelContext& context, const Kernels& kernels, const Matrix& x,
+                 std::span<const Product> products) {
+  for (const Product& product : products) {
+    invariant(x.k == product.w.k && product.w.type == products[0].w.type,
+              "fast linears: x and W differ in k, or the weights in type");
+  }
   for (int64_t first = 0; first < x.rows; first += kernels.max_rows) {
     Matrix part = x;
     part.rows = std::min(kernels.max_rows, x.rows - first);
     part.data = x.row(first);
     if (part.scales.data) part.scales.data = x.scales.row(first);
-    Packed packed{.rows = part.rows,
-                  .groups = (part.rows + kernels.group_rows - 1) / kernels.group_rows,
-                  .row_bytes = row_bytes,
-                  .varies = per_row > 0 && x.scales.varies};
-    packed.data = context.scratch.take(kPackedSlot, static_cast<size_t>(part.rows * row_bytes));
-    if (per_row > 0) {
-      packed.scales =
-          context.scratch.take<float>(kPackedScalesSlot, static_cast<size_t>(part.rows * per_row));
-    }
-    const size_t each = round_up(static_cast<int64_t>(kernels.scratch_bytes(w, part.rows)), 4096);
-    std::byte* scratch =
-        context.scratch.take(kThreadSlot, each * static_cast<size_t>(context.threads.size()));
-    // One group is packed faster than a second thread wakes.
-    context.threads.parallel_for(packed.groups, 1, [&](int64_t begin, int64_t end, int) {
-      kernels.pack(part, nullptr, w, packed, begin, end);
-    });
-    Output rows = out;
-    rows.data += first * out.row_bytes;
-    context.threads.parallel_for(w.rows, 4, [&](int64_t begin, int64_t end, int thread) {
-      kernels.columns(w, packed, begin, end, rows, scratch + each * static_cast<size_t>(thread));
-    });
+    run_turn(context, kernels, part, first, products);
   }
 }
 
@@ -139,22 +189,39 @@ double estimate_dot(const ops::OpDesc& desc, const CpuCaps& caps) {
   return caps.fast_dot ? estimate(desc, caps, 150, 12.5) : estimate(desc, caps, 60, 11.5);
 }
 
-void launch_portable(const KernelContext& context, const ops::Activation& x, const ops::Linear& w,
-                     const Tensor& out) {
-  const Kernels& kernels = portable_kernels();
-  run_linear(context, kernels, input_of(x, w), matrix_of(w), output_of(out, w.bias));
+namespace {
+
+using Weights = std::span<const ops::Linear* const>;
+using Outputs = std::span<const Tensor>;
+
+// Runs of weights of one type together.
+void launch(const KernelContext& context, const Kernels& kernels, const ops::Activation& x,
+            Weights ws, Outputs outs) {
+  std::vector<Product> products;
+  for (size_t i = 0; i < ws.size(); ++i) {
+    products.push_back({matrix_of(*ws[i]), output_of(outs[i], ws[i]->bias)});
+    if (i + 1 < ws.size() && matrix_of(*ws[i + 1]).type == products[0].w.type) continue;
+    run_linears(context, kernels, input_of(x, *ws[i]), products);
+    products.clear();
+  }
 }
 
-void launch_fma(const KernelContext& context, const ops::Activation& x, const ops::Linear& w,
-                const Tensor& out) {
-  run_linear(context, fma_kernels(), input_of(x, w), matrix_of(w), output_of(out, w.bias));
+}  // namespace
+
+void launch_portable(const KernelContext& context, const ops::Activation& x, Weights ws,
+                     Outputs outs) {
+  launch(context, portable_kernels(), x, ws, outs);
 }
 
-void launch_dot(const KernelContext& context, const ops::Activation& x, const ops::Linear& w,
-                const Tensor& out) {
+void launch_fma(const KernelContext& context, const ops::Activation& x, Weights ws, Outputs outs) {
+  launch(context, fma_kernels(), x, ws, outs);
+}
+
+void launch_dot(const KernelContext& context, const ops::Activation& x, Weights ws, Outputs outs) {
   // Routers choose experts by small differences: their products are FP32 on every path.
-  if (w.role == Role::router) return launch_fma(context, x, w, out);
-  run_linear(context, dot_kernels(), input_of(x, w), matrix_of(w), output_of(out, w.bias));
+  const auto is_router = [](const ops::Linear* w) { return w->role == Role::router; };
+  if (std::ranges::any_of(ws, is_router)) return launch_fma(context, x, ws, outs);
+  launch(context, dot_kernels(), x, ws, outs);
 }
 
 namespace {

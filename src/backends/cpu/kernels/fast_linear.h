@@ -1,8 +1,10 @@
 // Inside the fast linear kernels: what fast_linear, fast_head and fast_moe share.
 //
 // A call has two phases. First x is *packed*: decoded, scaled, and laid out as the inner loops read
-// it. Then every thread takes a contiguous range of output columns (rows of W), streams those rows
-// of W once, straight from the checkpoint's mapping, and writes its columns of out.
+// it; little of it is packed by every thread for itself, which costs less than to wait for others
+// and to fetch what they wrote. Then every thread takes a contiguous range of output columns (rows
+// of W), streams those rows of W once, straight from the checkpoint's mapping, and writes its
+// columns of out.
 //
 //                 k                        Lanes run along k, so that GEMV and GEMM can add in the
 //        +-----------------+               same order without W being repacked: output (m, n) has
@@ -14,6 +16,7 @@
 //        +-----------------+
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -131,8 +134,25 @@ LinearLaunch launch_portable, launch_fma, launch_dot;
 // Slots of the workspace. Inputs of a linear lie in slots below these.
 enum Slot : size_t { kPackedSlot = 64, kPackedScalesSlot, kThreadSlot, kMoeSlots };
 
-// out = x · Wᵀ (+ bias) on all threads.
-void run_linear(const KernelContext& context, const Kernels& kernels, const Matrix& x,
-                const Matrix& w, const Output& out);
+// One of the linears that share an input: out = x · Wᵀ (+ bias).
+struct Product {
+  Matrix w;
+  Output out;
+};
+
+// All of them on all threads, each of which takes its part of the columns of every product. The
+// weights are of one type.
+void run_linears(const KernelContext& context, const Kernels& kernels, const Matrix& x,
+                 std::span<const Product> products);
+
+// Columns of thread `thread` out of `threads`, in whole quads.
+struct Range {
+  int64_t begin, end;
+};
+inline Range columns_of(int64_t n, int thread, int threads) {
+  const int64_t quads = (n + 3) / 4;
+  return {std::min(n, quads * thread / threads * 4),
+          std::min(n, quads * (thread + 1) / threads * 4)};
+}
 
 }  // namespace octet::cpu::fast

@@ -1,6 +1,14 @@
-// The experts of a mixture. Rows of x are grouped by expert; then every thread takes a contiguous
-// range of columns of *every* expert that has rows, so that one token on eight experts keeps all
-// threads as busy as many tokens do, and the work is even without counting it:
+// The experts of a mixture. Rows of x are grouped by expert. Where the rows are spread over enough
+// experts, a thread takes an expert at a time from its input to its rows of the result, so that
+// nothing travels between threads before the sum:
+//
+//   expert 3   pack x, gate, up, silu(gate) * up, quantize, pack, down        1. by experts
+//   expert 9   ...
+//   token 0    weighted sum of its rows, by ascending expert                  2. by tokens
+//
+// Otherwise (one token on eight experts, or most tokens on one) every thread takes a contiguous
+// range of columns of *every* expert that has rows, which keeps all threads equally busy without
+// counting the work:
 //
 //               columns:  thread 0 | thread 1 | ...
 //   expert 3   gate, up   ======== | ======== |        1. pack x                      by groups
@@ -9,11 +17,12 @@
 //   expert 3   down       ======== | ======== |        4. down, weighted sum          by columns
 //   expert 9   down       ======== | ======== |
 //
-// Four barriers, however many experts. Experts are visited in ascending order, so a token's sum has
-// one order; experts without rows are never touched.
+// Two or four barriers, however many experts. A token's experts are added in ascending order either
+// way; experts without rows are never touched.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 #include "backends/cpu/kernels/exact_loops.h"
@@ -50,26 +59,8 @@ enum MoeSlot : size_t {
   kResultSlot,
   kSumSlot,
   kThreadsSlot,
+  kApartSlot,
 };
-
-OCTET_EXACT_CLONES void silu_mul_row(const float* gate, const float* up, int64_t n, float* out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = exact::silu(gate[i]) * up[i];
-}
-
-// Multiplies and adds apart, as the exact kernels do.
-OCTET_EXACT_CLONES void add_weighted(const float* x, float weight, int64_t n, float* sum) {
-  for (int64_t i = 0; i < n; ++i) sum[i] += weight * x[i];
-}
-
-// Columns of thread `thread` out of `threads`, in whole quads.
-struct Range {
-  int64_t begin, end;
-};
-Range columns_of(int64_t n, int thread, int threads) {
-  const int64_t quads = (n + 3) / 4;
-  return {std::min(n, quads * thread / threads * 4),
-          std::min(n, quads * (thread + 1) / threads * 4)};
-}
 
 // The rows of one expert: positions [first, first + tokens.size()) of all assigned rows.
 struct Batch {
@@ -129,13 +120,6 @@ std::vector<Batch> group(const ops::Routing& routing, std::span<const ops::Gated
   return batches;
 }
 
-// Does quantizing for `a` give what `b` wants?
-bool same_input(const ops::Linear& a, const ops::Linear& b) {
-  if (a.input != b.input) return false;
-  if (!a.input || (a.when == InputScale::dynamic && b.when == InputScale::dynamic)) return true;
-  return a.when == b.when && load_f32(a.input_scale.data) == load_f32(b.input_scale.data);
-}
-
 class Moe {
  public:
   Moe(const KernelContext& context, const Kernels& kernels, const ops::Activation& x,
@@ -158,6 +142,11 @@ class Moe {
   }
 
   void run(const Tensor& out, int64_t first_token, int64_t tokens) {
+    if (by_experts()) {
+      run_experts();
+      add_experts(out, first_token, tokens);
+      return;
+    }
     pack_inputs();
     float* const hidden = floats(kHiddenSlot, assigned_, inner_);
     gate_and_up(hidden);
@@ -213,14 +202,146 @@ class Moe {
     index = nullptr;
     return matrix_of(quantized(batch, gathered, w, slot));
   }
+  // --- by experts -------------------------------------------------------------------------------
+
+  // The work is even if no expert has more than half of a thread's share; and a thread by itself
+  // cannot quantize what needs other rows or the pool.
+  bool by_experts() const {
+    const int64_t threads = context_.threads.size();
+    const auto alone = [](const ops::Linear& w) { return !w.input || shared(w); };
+    return (threads == 1 || 2 * most_rows_ * threads <= assigned_) &&
+           std::ranges::all_of(batches_, [&](const Batch& batch) {
+             const ops::GatedMlp& mlp = *batch.mlp;
+             return alone(mlp.gate) && alone(mlp.up) && alone(mlp.down);
+           });
+  }
+
+  // What a thread needs for one expert.
+  struct Apart {
+    float *gate = nullptr, *up = nullptr;  // [most_rows_, inner_]; gate becomes the product
+    std::byte* codes = nullptr;            // of the product: [most_rows_, inner_]
+    float* code_scales = nullptr;
+    Packed packed;  // of any matrix, in turn
+  };
+  // Cuts it out of `memory`, or with null counts its bytes.
+  size_t place_apart(std::byte* memory, Apart& apart) const {
+    size_t used = 0;
+    const auto cut = [&](int64_t bytes) {
+      std::byte* const piece = memory ? memory + used : nullptr;
+      used += static_cast<size_t>(round_up(bytes, 64));
+      return piece;
+    };
+    const auto floats = [&](int64_t count) { return reinterpret_cast<float*>(cut(count * 4)); };
+    const int64_t most_k = std::max(width_, inner_);
+    apart.gate = floats(most_rows_ * inner_);
+    apart.up = floats(most_rows_ * inner_);
+    apart.codes = cut(most_rows_ * inner_);
+    apart.code_scales = floats(most_rows_ * ((inner_ + kCell - 1) / kCell));
+    apart.packed.data = cut(most_rows_ * kernels_.packed_row_bytes(most_k));
+    const int64_t row_scales = kernels_.scales_per_row(most_k);
+    if (row_scales > 0) apart.packed.scales = floats(most_rows_ * row_scales);
+    return static_cast<size_t>(round_up(static_cast<int64_t>(used), 4096));
+  }
+
+  void run_experts() {
+    float* const result = floats(kResultSlot, assigned_, hidden_);
+    Apart sizes;
+    const size_t each = place_apart(nullptr, sizes);
+    std::byte* const memory =
+        context_.scratch.take(kApartSlot, each * static_cast<size_t>(context_.threads.size()));
+    std::atomic<size_t> next{0};
+    context_.threads.run([&](int thread) {
+      Apart mine;
+      place_apart(memory + each * static_cast<size_t>(thread), mine);
+      for (size_t i = next++; i < batches_.size(); i = next++) {
+        run_expert(batches_[i], mine, scratch_of(thread), result + batches_[i].first * hidden_);
+      }
+    });
+  }
+
+  // result [rows, hidden_]: what the expert makes of its rows, not weighted yet.
+  void run_expert(const Batch& batch, Apart& mine, std::byte* scratch, float* result) const {
+    const ops::GatedMlp& mlp = *batch.mlp;
+    const int64_t rows = batch.rows();
+    const auto pack = [&](const Matrix& x, const int32_t* index, const Matrix& w) {
+      Packed& packed = mine.packed;
+      packed.rows = rows;
+      packed.groups = (rows + kernels_.group_rows - 1) / kernels_.group_rows;
+      packed.row_bytes = kernels_.packed_row_bytes(x.k);
+      packed.varies = kernels_.scales_per_row(x.k) > 0 && x.scales.varies;
+      kernels_.pack(x, index, w, packed, 0, packed.groups);
+    };
+    const auto multiply = [&](const ops::Linear& linear, const Matrix& w, float* out,
+                              int64_t width) {
+      const Tensor to(out, DType::f32, {rows, width});
+      kernels_.columns(w, mine.packed, 0, w.rows, output_of(to, linear.bias), scratch);
+    };
+    pack(batch.gate_x, batch.gate_index, batch.gate_w);
+    multiply(mlp.gate, batch.gate_w, mine.gate, inner_);
+    if (!same_packing(batch)) pack(batch.up_x, batch.up_index, batch.up_w);
+    multiply(mlp.up, batch.up_w, mine.up, inner_);
+    const int64_t inner = mlp.down.in;
+    for (int64_t row = 0; row < rows; ++row) {
+      float* const gate = mine.gate + row * inner_;
+      silu_mul_row(gate, mine.up + row * inner_, inner, gate);
+    }
+    Matrix product = matrix_of(Tensor(mine.gate, DType::f32, {rows, inner_}).columns(0, inner));
+    if (mlp.down.input) {
+      const QuantTensor codes = quant_at(mine.codes, mine.code_scales, rows, mlp.down);
+      for (int64_t row = 0; row < rows; ++row) quantize_row(mine.gate + row * inner_, codes, row);
+      product = matrix_of(codes);
+    }
+    pack(product, nullptr, batch.down_w);
+    multiply(mlp.down, batch.down_w, result, hidden_);
+  }
+
+  // A token's experts, weighted, in ascending order.
+  void add_experts(const Tensor& out, int64_t first_token, int64_t tokens) {
+    struct Part {
+      int64_t row;
+      float weight;
+    };
+    const int64_t top_k = assigned_ / tokens;
+    std::vector<Part> parts(static_cast<size_t>(assigned_));
+    std::vector<int64_t> found(static_cast<size_t>(tokens));
+    for (const Batch& batch : batches_) {
+      for (size_t i = 0; i < batch.tokens.size(); ++i) {
+        const int64_t token = batch.tokens[i];
+        const int64_t place = token * top_k + found[static_cast<size_t>(token)]++;
+        parts[static_cast<size_t>(place)] = {batch.first + static_cast<int64_t>(i),
+                                             batch.weights[i]};
+      }
+    }
+    const float* const result = floats(kResultSlot, assigned_, hidden_);
+    float* const sums = floats(kSumSlot, context_.threads.size(), hidden_);
+    const Rows out_rows(out);
+    context_.threads.parallel_for(tokens, 8, [&](int64_t begin, int64_t end, int thread) {
+      float* const sum = sums + thread * hidden_;
+      for (int64_t token = begin; token < end; ++token) {
+        std::fill_n(sum, hidden_, 0.0f);
+        for (int64_t i = token * top_k; i < (token + 1) * top_k; ++i) {
+          const Part& part = parts[static_cast<size_t>(i)];
+          add_weighted(result + part.row * hidden_, part.weight, hidden_, sum);
+        }
+        store_floats(out.type, sum, hidden_, out_rows[first_token + token]);
+      }
+    });
+  }
+
+  // --- by columns -------------------------------------------------------------------------------
+
   // The expert's place in codes and scales of all assigned rows.
   QuantTensor place(const Batch& batch, const ops::Linear& w, int64_t cols, MoeSlot slot) {
     const ScaleShape cells = scale_shape(w.input->grid, batch.rows(), cols);
     std::byte* codes = context_.scratch.take(slot, static_cast<size_t>(assigned_ * cols));
     float* scales = floats(static_cast<MoeSlot>(slot + 1), assigned_, (cols + kCell - 1) / kCell);
-    return {Tensor(codes + batch.first * cols, dtype_of(w.input->code), {batch.rows(), cols}),
-            Tensor(scales + batch.first * cells.cols, DType::f32, {cells.rows, cells.cols}),
-            *w.input};
+    return quant_at(codes + batch.first * cols, scales + batch.first * cells.cols, batch.rows(), w);
+  }
+  // The input of w in the memory given.
+  static QuantTensor quant_at(std::byte* codes, float* scales, int64_t rows, const ops::Linear& w) {
+    const ScaleShape cells = scale_shape(w.input->grid, rows, w.in);
+    return {Tensor(codes, dtype_of(w.input->code), {rows, w.in}),
+            Tensor(scales, DType::f32, {cells.rows, cells.cols}), *w.input};
   }
   QuantTensor quantized(const Batch& batch, const Tensor& x, const ops::Linear& w, MoeSlot slot) {
     const QuantTensor q = place(batch, w, x.cols(), slot);

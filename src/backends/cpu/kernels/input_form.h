@@ -8,6 +8,13 @@ namespace octet::cpu {
 // Where the backend keeps the input of a linear (this slot and the next).
 inline constexpr size_t kInputSlot = 32;
 
+// Does quantizing for `a` give what `b` wants?
+inline bool same_input(const ops::Linear& a, const ops::Linear& b) {
+  if (a.input != b.input) return false;
+  if (!a.input || (a.when == InputScale::dynamic && b.when == InputScale::dynamic)) return true;
+  return a.when == b.when && load_f32(a.input_scale.data) == load_f32(b.input_scale.data);
+}
+
 // x, with x.quant as `w.input` says: as given if it has that format, else quantized here from
 // x.plain, into scratch slots `slot` and `slot + 1`. Fault if the form that is needed is absent.
 inline ops::Activation input_form(const KernelContext& context, const ops::Activation& x,

@@ -46,9 +46,10 @@ inline std::optional<std::string> refuses_nothing(const ops::OpDesc&, const CpuC
   return std::nullopt;
 }
 
-// x has the form that the linear wants already (quantized iff w.input is set).
-using LinearLaunch = void(const KernelContext&, const ops::Activation& x, const ops::Linear& w,
-                          const Tensor& out);
+// x has the form that all of the linears want already (quantized iff their `input` is set); each
+// writes the tensor of `outs` in its place.
+using LinearLaunch = void(const KernelContext&, const ops::Activation& x,
+                          std::span<const ops::Linear* const> ws, std::span<const Tensor> outs);
 // The expert MLPs, routing included: see Backend::moe_experts.
 using MoeLaunch = void(const KernelContext&, const ops::Activation& x, const ops::Routing& routing,
                        std::span<const ops::GatedMlp> experts, const Tensor& out);
@@ -62,6 +63,14 @@ using MlaAttentionLaunch = void(const KernelContext&, const Tensor& q_latent, co
                                 const Tensor& lse);
 
 using LinearRow = KernelRow<LinearLaunch>;
+
+// One linear by a row of the table.
+inline void launch(const LinearRow& row, const KernelContext& context, const ops::Activation& x,
+                   const ops::Linear& w, const Tensor& out) {
+  const ops::Linear* const ws[] = {&w};
+  row.launch(context, x, {ws, 1}, {&out, 1});
+}
+
 using MoeRow = KernelRow<MoeLaunch>;
 using AttentionRow = KernelRow<AttentionLaunch>;
 using MlaAttentionRow = KernelRow<MlaAttentionLaunch>;

@@ -59,7 +59,7 @@ std::vector<float> run(const LinearRow& row, const CpuCaps& caps, const LinearPr
   ops::Activation x = problem.input();
   if (x.plain) x.plain = x.plain.slice(first, rows);
   if (x.quant) x.quant = x.quant.slice_rows(first, rows);
-  row.launch(context, x, problem.linear, out);
+  launch(row, context, x, problem.linear, out);
   std::vector<float> values(count);
   for (size_t i = 0; i < count; ++i) {
     if (type == DType::f32) {
@@ -143,6 +143,37 @@ TEST(FastLinear, ARowsBitsDependOnNothingElse) {
   }
 }
 
+// Several linears of one input at once, of several types, against each of them alone.
+TEST(FastLinear, LinearsOfOneInputAreThoseAlone) {
+  const Rows all = all_rows();
+  for (const LinearRow& row : all.rows) {
+    for (const auto& [m, k] :
+         std::vector<std::pair<int64_t, int64_t>>{{1, 72}, {5, 640}, {70, 640}}) {
+      const LinearProblem problems[] = {
+          LinearProblem(code_form(grids::row), code_form(grids::row), m, 38, k, false, 0, 1),
+          LinearProblem(code_form(grids::row), code_form(grids::block128), m, 130, k, true, 0, 1),
+          LinearProblem(code_form(grids::row), bf16_form, m, 9, k, false, 0, 1)};
+      if (row.refuses(problems[0].desc(), all.caps)) continue;
+      for (const int threads : {1, 3}) {
+        ThreadPool pool(threads);
+        std::vector<std::vector<float>> memory;
+        std::vector<const ops::Linear*> weights;
+        std::vector<Tensor> outs;
+        for (const LinearProblem& problem : problems) {
+          weights.push_back(&problem.linear);
+          memory.emplace_back(static_cast<size_t>(m * problem.n));
+          outs.emplace_back(memory.back().data(), DType::f32, octet::Shape{m, problem.n});
+        }
+        row.launch(KernelContext{pool, all.caps}, problems[0].input(), weights, outs);
+        for (size_t i = 0; i < memory.size(); ++i) {
+          EXPECT_EQ(memory[i], run(row, all.caps, problems[i], DType::f32, 1))
+              << row.name << " " << problems[i].w_form.name << " " << m << " x " << k;
+        }
+      }
+    }
+  }
+}
+
 // More rows than are packed at once.
 TEST(FastLinear, ManyRowsRunInTurns) {
   expect_same_bits(LinearProblem(bf16_form, code_form(grids::row), 1001, 12, 72), {1, 481});
@@ -176,7 +207,7 @@ TEST(FastLinear, StridedViewsOfWeightInputAndOutput) {
     std::vector<float> memory(3 * 20, -1.0f);
     const Tensor out = Tensor(memory.data(), DType::f32, {3, 20}).columns(7, 6);
     ThreadPool pool(2);
-    row.launch(KernelContext{pool, all.caps}, problem.x.tensor, problem.linear, out);
+    launch(row, KernelContext{pool, all.caps}, problem.x.tensor, problem.linear, out);
     for (int64_t m = 0; m < 3; ++m) {
       for (int64_t n = 0; n < 20; ++n) {
         const float got = memory[static_cast<size_t>(m * 20 + n)];

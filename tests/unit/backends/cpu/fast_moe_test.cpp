@@ -182,6 +182,7 @@ TEST(FastMoe, ATokensBitsDependOnNothingElse) {
     for (const Config& config : configs) {
       MoeProblem problem(config, 70);
       const auto all = problem.run(row, 0, 70, 1);
+      EXPECT_EQ(problem.run(row, 0, 70, 2), all) << row.name;
       for (const int64_t tokens : {1, 2, 9}) {
         for (const int threads : {1, 2, 3}) {
           const auto some = problem.run(row, 30, tokens, threads);
