@@ -22,9 +22,14 @@ constexpr float kGreedy = 1e-5f;  // temperatures below this one
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
+OCTET_EXACT_CLONES void exp_below(const float* x, float most, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = exact::exp(x[i] == most ? 0.0f : x[i] - most);
+}
+
 // exp of (x - most) / divisor; the largest gives exactly 1, also where it is infinite.
 OCTET_EXACT_CLONES void exp_below(const float* x, float most, float divisor, int64_t n,
                                   float* out) {
+  if (divisor == 1.0f) return exp_below(x, most, n, out);  // the same bits without a division
   for (int64_t i = 0; i < n; ++i) {
     out[i] = exact::exp(x[i] == most ? 0.0f : (x[i] - most) / divisor);
   }
