@@ -19,6 +19,7 @@ void attend(const KernelContext& context, const Tensor& q, const ops::GqaCache& 
                         to_string(cache.k), to_string(cache.v), to_string(out)));
   Problem problem;
   problem.shape.k_dims = problem.shape.v_dims = problem.shape.group_dims = static_cast<int>(dim);
+  problem.shape.wide = cache.k.type == DType::f32;
   problem.math.scale = spec.scale * attention_rule::kLog2e;
   problem.math.window = spec.window;
   problem.math.round = attention::round_of(spec, q.type, cache.k.type);

@@ -22,28 +22,64 @@ constexpr int kRows = 6;  // 6 rows x 4 vectors = 24 accumulators of the 32 regi
 constexpr float kLeastMax = -0x1.fffffep99f;
 static_assert(kLeastMax > rule::kNoMax);
 
-// acc[r][v] = sum over d in [begin, end) of q[r][d] * k[d][16v ..]: lanes are tokens. Every
-// accumulator is one chain over ascending d, whatever the number of rows.
+// The two halves of 16 elements of two BF16 values.
+OCTET_AVX512_INLINE __m512 even(const std::byte* p) {
+  return simd::even_bf16(_mm512_load_si512(p));
+}
+OCTET_AVX512_INLINE __m512 odd(const std::byte* p) {
+  return simd::odd_bf16(_mm512_load_si512(p));
+}
+
+// acc[r][v] += q[r][d] * k[v] for one d.
 template <int R>
-OCTET_AVX512_INLINE void dot_keys(const float* q, int q_stride, const float* k, int begin, int end,
-                                  __m512 (&acc)[R][4]) {
+OCTET_AVX512_INLINE void add_keys(const float* q, int q_stride, __m512 k0, __m512 k1, __m512 k2,
+                                  __m512 k3, __m512 (&acc)[R][4]) {
+#pragma GCC unroll 6
+  for (int r = 0; r < R; ++r) {
+    const __m512 x = _mm512_set1_ps(q[r * q_stride]);
+    acc[r][0] = _mm512_fmadd_ps(x, k0, acc[r][0]);
+    acc[r][1] = _mm512_fmadd_ps(x, k1, acc[r][1]);
+    acc[r][2] = _mm512_fmadd_ps(x, k2, acc[r][2]);
+    acc[r][3] = _mm512_fmadd_ps(x, k3, acc[r][3]);
+  }
+}
+
+// acc[r][v] = sum over d in [begin, end) of q[r][d] * k[d][16v ..]: lanes are tokens. Every
+// accumulator is one chain over ascending d, whatever the number of rows. `begin` is even, and q
+// and k are zero at `end` if that is odd.
+template <int R, bool Wide>
+OCTET_AVX512_INLINE void dot_keys(const float* q, int q_stride, const std::byte* k, int begin,
+                                  int end, __m512 (&acc)[R][4]) {
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
     for (int v = 0; v < 4; ++v) acc[r][v] = _mm512_setzero_ps();
   }
-  for (int d = begin; d < end; ++d) {
-    const float* row = k + d * kTile;
-    const __m512 k0 = _mm512_load_ps(row), k1 = _mm512_load_ps(row + 16);
-    const __m512 k2 = _mm512_load_ps(row + 32), k3 = _mm512_load_ps(row + 48);
-#pragma GCC unroll 6
-    for (int r = 0; r < R; ++r) {
-      const __m512 x = _mm512_set1_ps(q[r * q_stride + d]);
-      acc[r][0] = _mm512_fmadd_ps(x, k0, acc[r][0]);
-      acc[r][1] = _mm512_fmadd_ps(x, k1, acc[r][1]);
-      acc[r][2] = _mm512_fmadd_ps(x, k2, acc[r][2]);
-      acc[r][3] = _mm512_fmadd_ps(x, k3, acc[r][3]);
+  constexpr int step = Wide ? 1 : 2;
+  const std::byte* row = k + begin / step * (kTile * 4);
+  for (int d = begin; d < end; d += step, row += kTile * 4) {
+    if constexpr (Wide) {
+      add_keys<R>(q + d, q_stride, _mm512_load_ps(row), _mm512_load_ps(row + 64),
+                  _mm512_load_ps(row + 128), _mm512_load_ps(row + 192), acc);
+    } else {
+      add_keys<R>(q + d, q_stride, even(row), even(row + 64), even(row + 128), even(row + 192),
+                  acc);
+      // A second load costs less than four registers, of which there are none left.
+      const std::byte* again = row;
+      asm("" : "+r"(again));
+      add_keys<R>(q + d + 1, q_stride, odd(again), odd(again + 64), odd(again + 128),
+                  odd(again + 192), acc);
     }
+  }
+}
+
+template <int R>
+OCTET_AVX512_INLINE void dot_keys(bool wide, const float* q, int q_stride, const std::byte* k,
+                                  int begin, int end, __m512 (&acc)[R][4]) {
+  if (wide) {
+    dot_keys<R, true>(q, q_stride, k, begin, end, acc);
+  } else {
+    dot_keys<R, false>(q, q_stride, k, begin, end, acc);
   }
 }
 
@@ -56,7 +92,7 @@ OCTET_AVX512_INLINE void score(const TileShape& shape, const Math& math, const T
   for (int g = 0; g < shape.groups; ++g) {
     const int begin = g * shape.group_dims;
     const int end = std::min(begin + shape.group_dims, shape.k_dims);
-    dot_keys<R>(q, rows.q_stride, tile.k, begin, end, acc);
+    dot_keys<R>(shape.wide, q, rows.q_stride, tile.k, begin, end, acc);
     const float* scales = tile.k_scale + g * kTile;
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
@@ -70,8 +106,8 @@ OCTET_AVX512_INLINE void score(const TileShape& shape, const Math& math, const T
     }
   }
   if (shape.rope_dims > 0) {
-    const int offset = shape.padded_k();
-    dot_keys<R>(q, rows.q_stride, tile.k, offset, offset + shape.rope_dims, acc);
+    dot_keys<R>(shape.wide_rope, q + shape.padded_k(), rows.q_stride, tile.rope, 0, shape.rope_dims,
+                acc);
   } else {
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
@@ -140,22 +176,34 @@ OCTET_AVX512_INLINE void round_p(RoundP round, uint64_t mask, const float* p, co
   }
 }
 
-// Step 6 for V vectors of one chunk: lanes are value dims, one chain over ascending tokens each.
-// Tokens outside [begin, end) have P = 0 in all rows, and leaving them out changes no bit.
-template <int R, int V>
-OCTET_AVX512_INLINE void add_values(const float (&p)[kRows][kTile], const float* v, int begin,
-                                    int end, const float* scale_o, const float* scale_v,
-                                    const bool* seen, float* value, int stride) {
+// Step 6 for V registers of one chunk: lanes are value dims, one chain over ascending tokens each.
+// Tokens outside [begin, end) have P = 0 in all rows, and leaving them out changes no bit. `v` is
+// the first token's; the next is `v_bytes` on.
+template <int R, int V, bool Wide>
+OCTET_AVX512_INLINE void add_values(const float (&p)[kRows][kTile], const std::byte* v,
+                                    int64_t v_bytes, int begin, int end, const float* scale_o,
+                                    const float* scale_v, const bool* seen, float* value,
+                                    int stride) {
   __m512 acc[R][V];
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
     for (int i = 0; i < V; ++i) acc[r][i] = _mm512_setzero_ps();
   }
-  for (int t = begin; t < end; ++t) {
+  const std::byte* row = v + begin * v_bytes;
+  for (int t = begin; t < end; ++t, row += v_bytes) {
     __m512 x[V];
 #pragma GCC unroll 4
-    for (int i = 0; i < V; ++i) x[i] = _mm512_load_ps(v + t * kChunk + 16 * i);
+    for (int i = 0; i < V; i += 2) {
+      if constexpr (Wide) {
+        x[i] = _mm512_load_ps(row + 64 * i);
+        x[i + 1] = _mm512_load_ps(row + 64 * i + 64);
+      } else {
+        const __m512i pairs = _mm512_load_si512(row + 32 * i);
+        x[i] = simd::even_bf16(pairs);
+        x[i + 1] = simd::odd_bf16(pairs);
+      }
+    }
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
       const __m512 w = _mm512_set1_ps(p[r][t]);
@@ -232,22 +280,19 @@ OCTET_AVX512 void attend(const TileShape& shape, const Math& math, const Tile& t
     }
     const int from = g * shape.group_dims;
     const int to = std::min(from + shape.group_dims, shape.v_dims);
+    const int64_t element = shape.wide ? 4 : 2;
     for (int d = from; d < to; d += kChunk) {
-      const float* v = tile.v + (d / kChunk) * kTile * kChunk;
+      const std::byte* v = tile.v + d * element;
       float* value = rows.value + int64_t{row} * stride + d;
-      switch (std::min(4, (to - d + 15) / 16)) {
-        case 4:
-          add_values<R, 4>(rounded, v, begin, end, scale_o, scale_v, seen, value, stride);
-          break;
-        case 3:
-          add_values<R, 3>(rounded, v, begin, end, scale_o, scale_v, seen, value, stride);
-          break;
-        case 2:
-          add_values<R, 2>(rounded, v, begin, end, scale_o, scale_v, seen, value, stride);
-          break;
-        default:
-          add_values<R, 1>(rounded, v, begin, end, scale_o, scale_v, seen, value, stride);
-          break;
+      const auto add = [&]<int V, bool Wide>() OCTET_AVX512 {
+        add_values<R, V, Wide>(rounded, v, stride * element, begin, end, scale_o, scale_v, seen,
+                               value, stride);
+      };
+      const bool both = to - d > 32;  // of the chunk's halves
+      if (shape.wide) {
+        both ? add.template operator()<4, true>() : add.template operator()<2, true>();
+      } else {
+        both ? add.template operator()<4, false>() : add.template operator()<2, false>();
       }
     }
   }
@@ -310,22 +355,36 @@ OCTET_AVX512 void merge_row(const TileShape& shape, float& total_max, float* tot
   total_max = replace ? split_max : factors.max;
 }
 
-OCTET_AVX512 float finish_row(const TileShape& shape, float max, const float* sum,
-                              const float* value, float* out_f32, uint16_t* out_bf16) {
+OCTET_AVX512 void finish_row(const TileShape& shape, float max, const float* sum,
+                             const float* value, float* out_f32, uint16_t* out_bf16, float* lse) {
   const float total = simd::lane_sum(_mm512_load_ps(sum));
   const bool empty = total == 0.0f;
   const __m512 divisor = _mm512_set1_ps(total);
-  for (int d = 0; d < shape.v_dims; d += 16) {
-    const auto mask = static_cast<__mmask16>(simd::first_lanes(shape.v_dims - d, 16));
-    const __m512 x =
-        empty ? _mm512_setzero_ps() : _mm512_div_ps(_mm512_load_ps(value + d), divisor);
-    if (out_f32) _mm512_mask_storeu_ps(out_f32 + d, mask, x);
+  const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+  for (int d = 0; d < shape.v_dims; d += 32) {
+    __m512 even = _mm512_setzero_ps(), odd = even;
+    if (!empty) {
+      even = _mm512_div_ps(_mm512_load_ps(value + d), divisor);
+      odd = _mm512_div_ps(_mm512_load_ps(value + d + 16), divisor);
+    }
+    const auto mask = static_cast<__mmask32>(simd::first_lanes(shape.v_dims - d, 32));
+    if (out_f32) {
+      _mm512_mask_storeu_ps(out_f32 + d, static_cast<__mmask16>(mask),
+                            _mm512_permutex2var_ps(even, low, odd));
+      _mm512_mask_storeu_ps(out_f32 + d + 16, static_cast<__mmask16>(mask >> 16),
+                            _mm512_permutex2var_ps(even, high, odd));
+    }
     if (out_bf16) {
-      _mm512_mask_cvtepi32_storeu_epi16(out_bf16 + d, mask, simd::round_to_bf16(x));
+      const __m512i pairs = _mm512_or_si512(simd::round_to_bf16(even),
+                                            _mm512_slli_epi32(simd::round_to_bf16(odd), 16));
+      _mm512_mask_storeu_epi16(out_bf16 + d, mask, pairs);
     }
   }
-  if (empty) return -std::numeric_limits<float>::infinity();
-  return static_cast<float>(double{max} * 0.69314718055994530942 + exact::log(double{total}));
+  if (!lse) return;
+  *lse = empty
+             ? -std::numeric_limits<float>::infinity()
+             : static_cast<float>(double{max} * 0.69314718055994530942 + exact::log(double{total}));
 }
 
 OCTET_AVX512 float load_query(const void* in, bool bf16, int dims, bool quantize, float* out) {
@@ -362,9 +421,7 @@ OCTET_AVX512 float load_query(const void* in, bool bf16, int dims, bool quantize
 void attend_tile(const TileShape&, const Math&, const Tile&, int64_t, const Rows&, int, int) {}
 void clear_row(const TileShape&, float&, float*, float*) {}
 void merge_row(const TileShape&, float&, float*, float*, float, const float*, const float*) {}
-float finish_row(const TileShape&, float, const float*, const float*, float*, uint16_t*) {
-  return 0.0f;
-}
+void finish_row(const TileShape&, float, const float*, const float*, float*, uint16_t*, float*) {}
 float load_query(const void*, bool, int, bool, float*) {
   return 1.0f;
 }

@@ -41,9 +41,9 @@ void clear_row(const TileShape& shape, float& max, float* sum, float* value);
 void merge_row(const TileShape& shape, float& total_max, float* total_sum, float* total_value,
                float split_max, const float* split_sum, const float* split_value);
 
-// out = O / l as f32 or bf16 (whichever is present); the return value is the log-sum-exp.
-float finish_row(const TileShape& shape, float max, const float* sum, const float* value,
-                 float* out_f32, uint16_t* out_bf16);
+// out = O / l as f32 or bf16 (whichever is present), and the log-sum-exp if that is wanted.
+void finish_row(const TileShape& shape, float max, const float* sum, const float* value,
+                float* out_f32, uint16_t* out_bf16, float* lse);
 
 // A query row as FP32: the values themselves, or their E4M3 codes' values with the scale returned.
 // `bf16` tells the type of `in`. `out` is written up to a multiple of 16.

@@ -251,10 +251,11 @@ class Runner {
     for (int64_t r = 0; r < block.count; ++r) {
       void* out = row_of(problem_.out, block, r);
       const bool bf16 = problem_.out.type == DType::bf16;
-      const float lse = finish_row(
-          shape_, s.total.max[r], s.total.sum + r * 16, s.total.value + r * shape_.v_stride(),
-          bf16 ? nullptr : static_cast<float*>(out), bf16 ? static_cast<uint16_t*>(out) : nullptr);
-      if (problem_.lse) *static_cast<float*>(row_of(problem_.lse, block, r)) = lse;
+      float* const lse =
+          problem_.lse ? static_cast<float*>(row_of(problem_.lse, block, r)) : nullptr;
+      finish_row(shape_, s.total.max[r], s.total.sum + r * 16,
+                 s.total.value + r * shape_.v_stride(), bf16 ? nullptr : static_cast<float*>(out),
+                 bf16 ? static_cast<uint16_t*>(out) : nullptr, lse);
     }
   }
 

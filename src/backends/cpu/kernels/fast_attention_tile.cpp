@@ -13,19 +13,24 @@ size_t aligned(size_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-// The widest row of one token that is converted at a time, in elements.
-int scratch_dims(const TileShape& shape) {
-  return std::max({shape.padded_k(), shape.padded_rope(), (shape.v_dims + 31) / 32 * 32});
+// Bytes of V, before which other parts pass through the same memory, a row of BF16 values a token.
+size_t row_bytes(const TileShape& shape) {
+  const int dims = std::max({shape.padded_k(), shape.padded_rope(), shape.v_stride()});
+  return static_cast<size_t>(kTile) * static_cast<size_t>(dims) * (shape.wide ? 4 : 2);
+}
+
+// Bytes of K or rope, transposed.
+size_t column_bytes(int padded, bool wide) {
+  return static_cast<size_t>(kTile) * static_cast<size_t>(padded) * (wide ? 4 : 2);
 }
 
 }  // namespace
 
 size_t Tile::bytes(const TileShape& shape) {
-  const size_t k = static_cast<size_t>(shape.padded_k() + shape.padded_rope()) * kTile * 4;
-  const size_t v = static_cast<size_t>(shape.chunks()) * kTile * kChunk * 4;
   const size_t scales = static_cast<size_t>(shape.groups) * kTile * 4;
-  return k + v + 3 * scales + aligned(static_cast<size_t>(shape.groups) * 4) +
-         static_cast<size_t>(scratch_dims(shape)) * kTile * 2;
+  return column_bytes(shape.padded_k(), shape.wide) +
+         column_bytes(shape.padded_rope(), shape.wide_rope) + row_bytes(shape) + 3 * scales +
+         aligned(static_cast<size_t>(shape.groups) * 4);
 }
 
 Tile Tile::place(const TileShape& shape, std::byte* memory) {
@@ -38,13 +43,13 @@ Tile Tile::place(const TileShape& shape, std::byte* memory) {
   const auto floats = [&](int count) {
     return reinterpret_cast<float*>(cut(static_cast<size_t>(count) * 4));
   };
-  tile.k = floats((shape.padded_k() + shape.padded_rope()) * kTile);
-  tile.v = floats(shape.chunks() * kTile * kChunk);
+  tile.k = cut(column_bytes(shape.padded_k(), shape.wide));
+  tile.rope = cut(column_bytes(shape.padded_rope(), shape.wide_rope));
+  tile.v = cut(row_bytes(shape));
   tile.k_scale = floats(shape.groups * kTile);
-  tile.v_scale = floats(shape.groups * kTile);
+  tile.v_scale = shape.mla ? tile.k_scale : floats(shape.groups * kTile);
   tile.weight = floats(shape.groups * kTile);
   tile.factor = floats(shape.groups);
-  tile.rows = memory;
   return tile;
 }
 
@@ -53,17 +58,20 @@ namespace {
 
 constexpr int kBatch = 8;  // tokens whose codes are loaded before the first is converted
 
-// `dims` codes of up to kBatch tokens -> BF16 rows, `padded` (a multiple of 32) each, zero behind
-// `dims`. All loads come before the stores: a load that a store still in flight seems to overlap
-// (it compares 12 bits of the address) waits for it, and then cache misses queue up one behind
-// another.
+// The least code without its sign that is no finite value.
 template <Code F>
-OCTET_AVX512 void widen_codes(const uint8_t* const* tokens, int count, int dims, int padded,
+constexpr uint8_t kNotFinite = F == Code::e4m3 ? 0x7F : 0x7C;
+
+// `dims` codes of up to kBatch tokens -> BF16 rows, `padded` (a multiple of 32) each, zero behind
+// `dims`. Returns whether all are finite. All loads come before the stores: a load that a store
+// still in flight seems to overlap (it compares 12 bits of the address) waits for it, and then
+// cache misses queue up one behind another.
+template <Code F>
+OCTET_AVX512 bool widen_codes(const uint8_t* const* tokens, int count, int dims, int padded,
                               uint16_t* out) {
   const simd::Fp8Table table = simd::load_fp8_table<F>();
-  // decode_fp8 takes the lower 8 bytes of each 16-byte lane, then the upper: with the 8-byte pieces
-  // in this order, codes 0..31 end in the first result and 32..63 in the second.
-  const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+  const __m512i order = simd::in_order();
+  __m512i most = _mm512_setzero_si512();
   for (int d = 0; d < padded; d += 64) {
     const __mmask64 mask = simd::first_lanes(dims - d, 64);
     __m512i codes[kBatch];
@@ -74,41 +82,44 @@ OCTET_AVX512 void widen_codes(const uint8_t* const* tokens, int count, int dims,
 #pragma GCC unroll 8
     for (int t = 0; t < kBatch; ++t) {
       if (t >= count) break;
+      most = _mm512_max_epu8(most, _mm512_andnot_si512(table.sign, codes[t]));
       __m512i first, second;
       simd::decode_fp8(table, _mm512_permutexvar_epi64(order, codes[t]), first, second);
       _mm512_store_si512(out + t * padded + d, first);
       if (d + 32 < padded) _mm512_store_si512(out + t * padded + d + 32, second);
     }
   }
+  const __m512i limit = _mm512_set1_epi8(static_cast<char>(kNotFinite<F>));
+  return _mm512_cmpge_epu8_mask(most, limit) == 0;
 }
 
-OCTET_AVX512 void copy_bf16(const uint16_t* in, int dims, int padded, uint16_t* out) {
+OCTET_AVX512 bool copy_bf16(const uint16_t* in, int dims, int padded, uint16_t* out) {
+  const __m512i magnitude = _mm512_set1_epi16(0x7FFF);
+  __m512i most = _mm512_setzero_si512();
   for (int d = 0; d < padded; d += 32) {
     const auto mask = static_cast<__mmask32>(simd::first_lanes(dims - d, 32));
-    _mm512_store_si512(out + d, _mm512_maskz_loadu_epi16(mask, in + d));
+    const __m512i x = _mm512_maskz_loadu_epi16(mask, in + d);
+    most = _mm512_max_epu16(most, _mm512_and_si512(x, magnitude));
+    _mm512_store_si512(out + d, x);
   }
+  return _mm512_cmpge_epu16_mask(most, _mm512_set1_epi16(0x7F80)) == 0;
 }
 
-// BF16 rows [64][padded] -> FP32 [padded][64 tokens], for the groups of 16 tokens that hold any of
-// [begin, end). Pairs of dims travel through the transposition as one 32-bit element.
-OCTET_AVX512 void transpose_bf16(const uint16_t* rows, int padded, int begin, int end, float* out) {
-  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
+// BF16 rows [64][padded] -> [padded / 2][64 tokens] two dims, for the groups of 16 tokens that hold
+// any of [begin, end).
+OCTET_AVX512 void transpose_bf16(const uint16_t* rows, int padded, int begin, int end,
+                                 uint32_t* out) {
   for (int t = begin / 16 * 16; t < end; t += 16) {
     for (int d = 0; d < padded; d += 32) {
       __m512i r[16];
+      simd::load_transposed16(rows + t * padded + d, 2 * padded, r);
 #pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) r[i] = _mm512_load_si512(rows + (t + i) * padded + d);
-      simd::transpose16(r);
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) {
-        _mm512_store_si512(out + (d + 2 * i) * kTile + t, _mm512_slli_epi32(r[i], 16));
-        _mm512_store_si512(out + (d + 2 * i + 1) * kTile + t, _mm512_and_si512(r[i], upper));
-      }
+      for (int i = 0; i < 16; ++i) _mm512_store_si512(out + (d / 2 + i) * kTile + t, r[i]);
     }
   }
 }
 
-// The same from FP32 rows, which lie in the cache itself.
+// FP32 rows, which lie in the cache itself, -> [padded][64 tokens].
 OCTET_AVX512 void transpose_f32(const float* const* rows, int dims, int begin, int end,
                                 float* out) {
   for (int t = begin / 16 * 16; t < end; t += 16) {
@@ -127,28 +138,22 @@ OCTET_AVX512 void transpose_f32(const float* const* rows, int dims, int begin, i
   }
 }
 
-// One token's V into its place in every chunk. Returns whether all of it is finite.
-OCTET_AVX512 bool spread_bf16(const uint16_t* row, int dims, int token, float* v) {
+// One token's V in FP32, in the order of TileShape::v_stride. Returns whether all of it is finite.
+OCTET_AVX512 bool copy_f32(const float* in, int dims, int padded, float* out) {
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odd = _mm512_or_si512(even, _mm512_set1_epi32(1));
   const __m512i exponent = _mm512_set1_epi32(0x7F800000);
   __mmask16 bad = 0;
-  for (int d = 0; d < dims; d += 16) {
-    const __m512 x = simd::widen_bf16(_mm256_load_si256(reinterpret_cast<const __m256i*>(row + d)));
-    const __m512i e = _mm512_and_si512(_mm512_castps_si512(x), exponent);
-    bad = static_cast<__mmask16>(bad | _mm512_cmpeq_epi32_mask(e, exponent));
-    _mm512_store_ps(v + ((d / kChunk) * kTile + token) * kChunk + d % kChunk, x);
-  }
-  return bad == 0;
-}
-
-OCTET_AVX512 bool spread_f32(const float* row, int dims, int token, float* v) {
-  const __m512i exponent = _mm512_set1_epi32(0x7F800000);
-  __mmask16 bad = 0;
-  for (int d = 0; d < dims; d += 16) {
-    const auto mask = static_cast<__mmask16>(simd::first_lanes(dims - d, 16));
-    const __m512 x = _mm512_maskz_loadu_ps(mask, row + d);
-    const __m512i e = _mm512_and_si512(_mm512_castps_si512(x), exponent);
-    bad = static_cast<__mmask16>(bad | _mm512_cmpeq_epi32_mask(e, exponent));
-    _mm512_store_ps(v + ((d / kChunk) * kTile + token) * kChunk + d % kChunk, x);
+  for (int d = 0; d < padded; d += 32) {
+    __m512 x[2];
+    for (int i = 0; i < 2; ++i) {
+      const auto mask = static_cast<__mmask16>(simd::first_lanes(dims - d - 16 * i, 16));
+      x[i] = _mm512_maskz_loadu_ps(mask, in + d + 16 * i);
+      const __m512i e = _mm512_and_si512(_mm512_castps_si512(x[i]), exponent);
+      bad = static_cast<__mmask16>(bad | _mm512_cmpeq_epi32_mask(e, exponent));
+    }
+    _mm512_store_ps(out + d, _mm512_permutex2var_ps(x[0], even, x[1]));
+    _mm512_store_ps(out + d + 16, _mm512_permutex2var_ps(x[0], odd, x[1]));
   }
   return bad == 0;
 }
@@ -196,10 +201,11 @@ struct Slots {
   }
 };
 
-// Rows of 8-bit and 16-bit types, converted to BF16 in scratch.
-void widen_rows(const Part& part, DType type, int dims, int padded, const Slots& slots,
+// Rows of 8-bit and 16-bit types as BF16. Returns whether all values are finite.
+bool widen_rows(const Part& part, DType type, int dims, int padded, const Slots& slots,
                 uint16_t* rows) {
   const int64_t bytes = dims * static_cast<int64_t>(size_of(type));
+  bool finite = true;
   for (int t = slots.begin; t < slots.end; t += kBatch) {
     const int count = std::min(kBatch, slots.end - t);
     std::array<const uint8_t*, kBatch> tokens{};
@@ -209,18 +215,24 @@ void widen_rows(const Part& part, DType type, int dims, int padded, const Slots&
       const std::byte* row = part.at(slots.now[static_cast<size_t>(slot)]);
       tokens[static_cast<size_t>(i)] = reinterpret_cast<const uint8_t*>(row);
       if (type == DType::bf16) {
-        copy_bf16(reinterpret_cast<const uint16_t*>(row), dims, padded, rows + slot * padded);
+        const auto* values = reinterpret_cast<const uint16_t*>(row);
+        finite &= copy_bf16(values, dims, padded, rows + slot * padded);
       }
     }
     uint16_t* out = rows + t * padded;
-    if (type == DType::e4m3) widen_codes<Code::e4m3>(tokens.data(), count, dims, padded, out);
-    if (type == DType::e5m2) widen_codes<Code::e5m2>(tokens.data(), count, dims, padded, out);
+    if (type == DType::e4m3) {
+      finite &= widen_codes<Code::e4m3>(tokens.data(), count, dims, padded, out);
+    } else if (type == DType::e5m2) {
+      finite &= widen_codes<Code::e5m2>(tokens.data(), count, dims, padded, out);
+    }
   }
+  return finite;
 }
 
-// K (or rope) of `type` into FP32, dims-major. `rows` keeps the BF16 rows where the type has them.
-void load_k(const Part& part, DType type, int dims, int padded, const Slots& slots, uint16_t* rows,
-            float* out) {
+// K (or rope) of `type`, transposed into `out`. `rows` keeps the BF16 rows where the type has them.
+// Returns whether these are finite.
+bool load_k(const Part& part, DType type, int dims, int padded, const Slots& slots, std::byte* rows,
+            std::byte* out) {
   if (type == DType::f32) {
     std::array<const float*, kTile> addresses{};
     for (int t = slots.begin; t < slots.end; ++t) {
@@ -228,32 +240,30 @@ void load_k(const Part& part, DType type, int dims, int padded, const Slots& slo
       slots.prefetch(part, t, int64_t{dims} * 4);
       addresses[i] = reinterpret_cast<const float*>(part.at(slots.now[i]));
     }
-    transpose_f32(addresses.data(), dims, slots.begin, slots.end, out);
-    return;
+    transpose_f32(addresses.data(), dims, slots.begin, slots.end, reinterpret_cast<float*>(out));
+    return true;
   }
-  widen_rows(part, type, dims, padded, slots, rows);
-  transpose_bf16(rows, padded, slots.begin, slots.end, out);
+  auto* const narrow = reinterpret_cast<uint16_t*>(rows);
+  const bool finite = widen_rows(part, type, dims, padded, slots, narrow);
+  transpose_bf16(narrow, padded, slots.begin, slots.end, reinterpret_cast<uint32_t*>(out));
+  return finite;
 }
 
-void load_v(const Part& part, const TileSource& source, const TileShape& shape, const Slots& slots,
-            uint16_t* rows, Tile& tile) {
-  const int padded = (shape.v_dims + 31) / 32 * 32;
-  // MLA's V is K, whose BF16 rows are in scratch still.
-  if (!shape.mla && source.type != DType::f32) {
-    widen_rows(part, source.type, shape.v_dims, padded, slots, rows);
+// V as rows. Returns whether all of it is finite.
+bool load_v(const Part& part, DType type, const TileShape& shape, const Slots& slots,
+            std::byte* rows) {
+  const int padded = shape.v_stride();
+  if (type != DType::f32) {
+    return widen_rows(part, type, shape.v_dims, padded, slots, reinterpret_cast<uint16_t*>(rows));
   }
-  tile.finite_v = true;
+  bool finite = true;
   for (int t = slots.begin; t < slots.end; ++t) {
-    bool finite = true;
-    if (source.type == DType::f32) {
-      slots.prefetch(part, t, int64_t{shape.v_dims} * 4);
-      const std::byte* row = part.at(slots.now[static_cast<size_t>(t)]);
-      finite = spread_f32(reinterpret_cast<const float*>(row), shape.v_dims, t, tile.v);
-    } else {
-      finite = spread_bf16(rows + t * padded, shape.v_dims, t, tile.v);
-    }
-    tile.finite_v = tile.finite_v && finite;
+    slots.prefetch(part, t, int64_t{shape.v_dims} * 4);
+    const std::byte* row = part.at(slots.now[static_cast<size_t>(t)]);
+    finite &= copy_f32(reinterpret_cast<const float*>(row), shape.v_dims, padded,
+                       reinterpret_cast<float*>(rows) + t * padded);
   }
+  return finite;
 }
 
 // Whether the scales under `mask` are one number that is its own S, so that all weights are 1.
@@ -283,7 +293,7 @@ void load_scales(const TileSource& source, const TileShape& shape, const Slots& 
     }
   };
   fill(source.k_scale, source.k_scale_block, tile.k_scale);
-  fill(source.v_scale, source.v_scale_block, tile.v_scale);
+  if (!shape.mla) fill(source.v_scale, source.v_scale_block, tile.v_scale);
 
   const uint64_t loaded =
       simd::first_lanes(slots.end, kTile) & ~simd::first_lanes(slots.begin, kTile);
@@ -320,15 +330,16 @@ void load_tile(const TileSource& source, const TileShape& shape, int64_t first, 
   find_places(source, first + kTile, 0, slots.next_end, slots.next);
   load_scales(source, shape, slots, tile);
 
-  auto* rows = reinterpret_cast<uint16_t*>(tile.rows);
   if (shape.rope_dims > 0) {
     load_k({source.rope, source.rope_block, source.rope_token}, source.rope_type, shape.rope_dims,
-           shape.padded_rope(), slots, rows, tile.k + shape.padded_k() * kTile);
+           shape.padded_rope(), slots, tile.v, tile.rope);
   }
   const Part k{source.k, source.k_block, source.k_token};
-  load_k(k, source.type, shape.k_dims, shape.padded_k(), slots, rows, tile.k);
-  load_v(shape.mla ? k : Part{source.v, source.v_block, source.v_token}, source, shape, slots, rows,
-         tile);
+  tile.finite_v = load_k(k, source.type, shape.k_dims, shape.padded_k(), slots, tile.v, tile.k);
+  // MLA's V is K, whose BF16 rows are there already.
+  if (shape.mla && source.type != DType::f32) return;
+  const Part v{source.v, source.v_block, source.v_token};
+  tile.finite_v = load_v(shape.mla ? k : v, source.type, shape, slots, tile.v);
 }
 
 #else

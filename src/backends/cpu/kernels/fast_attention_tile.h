@@ -1,9 +1,12 @@
-// A tile of the cache, 64 tokens of one sequence and one KV head, converted once to FP32 in the
-// order in which the inner loops read it. All rows (token, head) that share the tile then use it.
+// A tile of the cache, 64 tokens of one sequence and one KV head, converted once to BF16, which
+// holds FP8 and BF16 values exactly, in the order in which the inner loops read it. All rows
+// (token, head) that share the tile then use it.
 //
-// FP32 and not BF16 pairs: FP8 and BF16 values are exact in both, and processors whose BF16 dot
-// product runs at a quarter of the rate of the FP32 multiply-add (Sapphire and Emerald Rapids, as
-// measured) are twice as fast with FP32.
+// Two BF16 values make one 32-bit element, and the inner loops take it apart into two FP32 values
+// by a shift and a mask: half the memory of FP32, so that a tile stays in L1. They multiply in
+// FP32: processors whose BF16 dot product runs at half the rate of the FP32 multiply-add or less
+// (Sapphire and Emerald Rapids, as measured) are faster that way. A cache in FP32 ("wide") stays
+// FP32.
 #pragma once
 
 #include <cstddef>
@@ -26,11 +29,13 @@ struct TileShape {
   int group_dims = 0;  // of K and V; a multiple of kChunk unless there is one group only
   int groups = 1;
   bool mla = false;  // V is the first part of K, and its scales are folded into P
+  bool wide = false, wide_rope = false;  // the cache is FP32
 
   int padded_k() const { return (k_dims + 31) / 32 * 32; }
   int padded_rope() const { return (rope_dims + 31) / 32 * 32; }
-  int chunks() const { return (v_dims + kChunk - 1) / kChunk; }
-  int v_stride() const { return (v_dims + 15) / 16 * 16; }
+  // Of V and of what is summed of it. Every 32 dims are in the order 0, 2, ... 30, 1, 3, ... 31, in
+  // which elements of two BF16 values come apart (in a wide tile, too).
+  int v_stride() const { return (v_dims + 31) / 32 * 32; }
 };
 
 // Where one sequence's K and V of one head lie. Strides are in bytes for codes, in elements for
@@ -46,16 +51,15 @@ struct TileSource {
 };
 
 struct Tile {
-  float* k = nullptr;         // [padded_k + padded_rope][64 tokens]
-  float* v = nullptr;         // [chunks][64 tokens][64 dims]
+  std::byte* k = nullptr;     // [padded_k / 2][64 tokens] two dims; wide: [padded_k][64 tokens]
+  std::byte* rope = nullptr;  // the same of the rope dims
+  std::byte* v = nullptr;     // [64 tokens][v_stride / 2] two dims; wide: [64 tokens][v_stride]
   float* k_scale = nullptr;   // [groups][64]
   float* v_scale = nullptr;   // [groups][64]; MLA: the same as k_scale
   float* weight = nullptr;    // [groups][64]: v_scale / S of a row that sees the whole tile
   float* factor = nullptr;    // [groups]: its S
   bool equal_scales = false;  // of the loaded slots: then all weights are 1
   bool finite_v = true;       // no NaN or Inf among the loaded V
-
-  std::byte* rows = nullptr;  // scratch of load_tile
 
   // Bytes of memory for a tile of that shape; place() cuts it up. Both 64-byte aligned.
   static size_t bytes(const TileShape& shape);

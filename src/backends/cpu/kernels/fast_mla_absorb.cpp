@@ -47,21 +47,23 @@ struct Product {
   size_t row_floats() const { return static_cast<size_t>((inner + 15) / 16 * 16); }
 };
 
-// n codes or 16/32-bit values as FP32, times a scale.
+// n codes as FP32, times a scale.
 template <Code F>
 OCTET_AVX512 void decode_row(const uint8_t* codes, int64_t n, float scale, float* out) {
   const simd::Fp8Table table = simd::load_fp8_table<F>();
+  const __m512i order = simd::in_order();
   const __m512 s = _mm512_set1_ps(scale);
-  for (int64_t i = 0; i < n; i += 16) {
-    const auto mask = static_cast<__mmask16>(simd::first_lanes(n - i, 16));
-    // One code a lane, in byte 0; code 0 in the other bytes finds 0. The two halves of its BF16
-    // then move to the upper half of the lane.
-    const __m512i code = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, codes + i));
-    const __m512i low = _mm512_permutex2var_epi8(table.low0, code, table.low1);
-    const __m512i high = _mm512_or_si512(_mm512_permutex2var_epi8(table.high0, code, table.high1),
-                                         _mm512_and_si512(code, table.sign));
-    const __m512i bits = _mm512_or_si512(_mm512_slli_epi32(high, 24), _mm512_slli_epi32(low, 16));
-    _mm512_mask_storeu_ps(out + i, mask, _mm512_mul_ps(_mm512_castsi512_ps(bits), s));
+  for (int64_t i = 0; i < n; i += 64) {
+    const __m512i code = _mm512_maskz_loadu_epi8(simd::first_lanes(n - i, 64), codes + i);
+    __m512i halves[2];
+    simd::decode_fp8(table, _mm512_permutexvar_epi64(order, code), halves[0], halves[1]);
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) {
+      const __m256i values = v % 2 == 0 ? _mm512_castsi512_si256(halves[v / 2])
+                                        : _mm512_extracti64x4_epi64(halves[v / 2], 1);
+      const auto mask = static_cast<__mmask16>(simd::first_lanes(n - i - 16 * v, 16));
+      _mm512_mask_storeu_ps(out + i + 16 * v, mask, _mm512_mul_ps(simd::widen_bf16(values), s));
+    }
   }
 }
 

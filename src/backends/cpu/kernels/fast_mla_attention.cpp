@@ -29,6 +29,8 @@ void attend(const KernelContext& context, const Tensor& q_latent, const Tensor& 
   shape.rope_dims = static_cast<int>(rope);
   shape.group_dims = static_cast<int>(std::min(lora, attention_rule::kLatentGroup));
   shape.groups = static_cast<int>((lora - 1) / attention_rule::kLatentGroup + 1);
+  shape.wide = cache.latent.type == DType::f32;
+  shape.wide_rope = cache.rope.type == DType::f32;
   problem.math.scale = spec.scale * attention_rule::kLog2e;
   problem.math.window = spec.window;
   problem.math.round = attention::round_of(spec, q_latent.type, cache.latent.type);
