@@ -22,7 +22,7 @@ for arg in "$@"; do
 done
 
 build="g++ cmake ninja-build pkg-config libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev
-       libsimdjson-dev libpcre2-dev libutf8proc-dev libssl-dev python3 python3-pip"
+       libsimdjson-dev libpcre2-dev libutf8proc-dev libssl-dev zlib1g-dev python3 python3-pip"
 testing="libgtest-dev libgmock-dev librapidcheck-dev python3-venv"
 system=$(. /etc/os-release 2>/dev/null && echo "${ID:-unknown} ${VERSION_ID:-}" || echo unknown)
 case $system in

@@ -86,7 +86,7 @@ sanitized() {
 }
 if [ $asan = yes ]; then
   sanitized asan unit_base unit_numerics unit_tensor unit_ops unit_model unit_sched unit_text \
-    unit_hub unit_load unit_offline unit_cpu unit_engine unit_server golden
+    unit_hub unit_load unit_offline unit_eval unit_cpu unit_engine unit_server golden
 fi
 if [ $tsan = yes ]; then
   sanitized tsan unit_base unit_engine unit_load unit_server

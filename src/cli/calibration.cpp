@@ -14,7 +14,7 @@
 #include "cli/output.h"
 #include "cli/watched_work.h"
 #include "engine/session.h"
-#include "offline/text_windows.h"
+#include "eval/text_windows.h"
 
 namespace octet::cli {
 namespace {
@@ -44,7 +44,7 @@ void require_memory(const model::Model& model, const ops::BackendInfo& info) {
                .fix = "quantize with --rounding nearest, or on a machine with more memory"});
 }
 
-std::vector<offline::Piece> windows_of(const CalibrationRun& run, const OpenModel& open) {
+std::vector<eval::Piece> windows_of(const CalibrationRun& run, const OpenModel& open) {
   std::vector<int32_t> ids = open.encode(read_text(run.text), run.text,
                                          {.add_special_tokens = false, .parse_special = false});
   if (ids.size() > static_cast<size_t>(run.tokens)) ids.resize(static_cast<size_t>(run.tokens));
@@ -55,28 +55,26 @@ std::vector<offline::Piece> windows_of(const CalibrationRun& run, const OpenMode
                  .accepted = fmt::format("{} tokens or more (one window); {} are advised",
                                          run.window, CalibrationRun().tokens)});
   }
-  const std::optional<int32_t> bos =
-      open.config().bos ? open.config().bos : open.tokenizer().bos_id();
-  return offline::cut(ids, bos, offline::Convention::windows, run.window, open.max_model_len());
+  return eval::cut(ids, open.bos(), eval::Convention::windows, run.window, open.max_model_len());
 }
 
 }  // namespace
 
 offline::InputMoments observe_inputs(const CalibrationRun& run, ThreadPool& threads) {
   OpenModel open({.path = run.model, .compute = "bf16"});
-  const std::vector<offline::Piece> pieces = windows_of(run, open);
+  const std::vector<eval::Piece> pieces = windows_of(run, open);
   const std::unique_ptr<ops::Backend> backend = open_backend({.threads = threads.size()});
   offline::InputMoments moments(threads);
   probe::ObservingBackend observing(*backend, [&](std::span<const ops::Linear* const> ws,
                                                   const Tensor& x) { moments.add(ws, x); });
-  const model::Model& model = open.load(observing, offline::longest(pieces));
+  const model::Model& model = open.load(observing, eval::longest(pieces));
   require_memory(model, backend->info());
   engine::Session session(model, observing,
-                          {.max_tokens = offline::longest(pieces), .logits_rows = 1});
-  int64_t total = 0, done = 0;
-  for (const offline::Piece& piece : pieces) total += static_cast<int64_t>(piece.tokens.size());
+                          {.max_tokens = eval::longest(pieces), .logits_rows = 1});
+  const int64_t total = eval::total_tokens(pieces);
+  int64_t done = 0;
   WatchedWork work("calibrate", Progress::Unit::tokens);
-  for (const offline::Piece& piece : pieces) {
+  for (const eval::Piece& piece : pieces) {
     session.reset();
     session.extend(0, piece.tokens);
     done += static_cast<int64_t>(piece.tokens.size());

@@ -333,6 +333,12 @@ std::vector<int32_t> OpenModel::encode_prompt(const std::string& text, const std
   return std::move(*ids);
 }
 
+std::optional<int32_t> OpenModel::bos() const {
+  const std::optional<int32_t> bos = config_.bos ? config_.bos : tokenizer().bos_id();
+  if (bos) require_known({&*bos, 1}, "the begin-of-text token");
+  return bos;
+}
+
 void OpenModel::require_known(std::span<const int32_t> ids, const std::string& where) const {
   for (const int32_t id : ids) {
     if (id < config_.vocab) continue;

@@ -87,6 +87,9 @@ class OpenModel {
   // longer one, which is noticed without tokenizing all of it.
   std::vector<int32_t> encode_prompt(const std::string& text, const std::string& where,
                                      const text::EncodeOptions& options = {}) const;
+  // The token that begins a text, whether or not the tokenizer puts one before every text: the
+  // configuration's, else the tokenizer's, if either names one. Error if the embedding lacks it.
+  std::optional<int32_t> bos() const;
   // Error, naming `where`, if the embedding lacks one of the tokenizer's ids.
   void require_known(std::span<const int32_t> ids, const std::string& where) const;
   // Moves it out, for owners that outlive this.

@@ -10,7 +10,7 @@
 #include "cli/output.h"
 #include "cli/request_log.h"
 #include "cli/verbs.h"
-#include "offline/evaluate.h"
+#include "eval/evaluate.h"
 
 namespace octet::cli {
 namespace {
@@ -134,13 +134,13 @@ std::string token_text(const OpenModel& open, int32_t id) {
 
 struct Diff {
   const Replayed* replayed;
-  offline::Comparison comparison;
+  eval::Comparison comparison;
 };
 
 std::string text_of(const Diff& diff, const OpenModel& open, int64_t show) {
-  const std::vector<offline::ScoredToken>& scored = diff.comparison.scored;
+  const std::vector<eval::ScoredToken>& scored = diff.comparison.scored;
   const auto other = std::ranges::find_if(
-      scored, [](const offline::ScoredToken& s) { return s.best != s.baseline_best; });
+      scored, [](const eval::ScoredToken& s) { return s.best != s.baseline_best; });
   std::string text = fmt::format("  against the baseline: mean KL {:.4g}, most {:.4g} nats\n",
                                  diff.comparison.kl_mean, diff.comparison.kl.back());
   text += other == scored.end()
@@ -168,7 +168,7 @@ OrderedJson json_of(const Replayed& replayed, const Diff* diff) {
   if (!replayed.equal()) json["first_difference"] = replayed.first_difference();
   if (diff == nullptr) return json;
   OrderedJson places = OrderedJson::array();
-  for (const offline::ScoredToken& s : diff->comparison.scored) {
+  for (const eval::ScoredToken& s : diff->comparison.scored) {
     places.push_back({{"token", s.token},
                       {"kl", s.kl},
                       {"logprob", s.logprob},
@@ -194,7 +194,7 @@ std::string verdict(const Replayed& replayed, const OpenModel& open) {
                      token(replayed.output), token(replayed.choice->output));
 }
 
-offline::Subject subject(const OpenModel& open, ops::Backend& backend) {
+eval::Subject subject(const OpenModel& open, ops::Backend& backend) {
   return {open.model(), backend, open.kv_type(), open.unit_kv_scale()};
 }
 
@@ -203,12 +203,12 @@ std::vector<Diff> diff_all(const std::vector<Replayed>& all, const OpenModel& op
                            const OpenModel& baseline, ops::Backend& backend) {
   std::vector<Diff> diffs;
   for (const Replayed& replayed : all) {
-    offline::Piece piece{replayed.choice->prompt,
-                         static_cast<int64_t>(replayed.choice->prompt.size())};
+    eval::Piece piece{replayed.choice->prompt,
+                      static_cast<int64_t>(replayed.choice->prompt.size())};
     piece.tokens.insert(piece.tokens.end(), replayed.choice->output.begin(),
                         replayed.choice->output.end());
-    diffs.push_back({&replayed, offline::compare(subject(open, backend), subject(baseline, backend),
-                                                 {&piece, 1})});
+    diffs.push_back({&replayed, eval::compare(subject(open, backend), subject(baseline, backend),
+                                              {&piece, 1})});
   }
   return diffs;
 }

@@ -68,6 +68,12 @@ Tensor Session::run(std::span<const SequenceTokens> parts) {
   return logits;
 }
 
+void Session::truncate(int64_t sequence, int64_t length) {
+  int64_t& have = lengths_[static_cast<size_t>(sequence)];
+  invariant(length >= 0 && length <= have, "only tokens that are there can be kept");
+  have = length;
+}
+
 void Session::extend(int64_t sequence, std::span<const int32_t> tokens, Wanted wanted,
                      FunctionRef<void(int64_t, const Tensor&)> visit) {
   int64_t& length = lengths_[static_cast<size_t>(sequence)];

@@ -30,6 +30,8 @@ class Session {
 
   // Forgets all tokens; memory stays, and is not cleared.
   void reset();
+  // Forgets all tokens of one sequence but its first `length`, of at most as many as it has.
+  void truncate(int64_t sequence, int64_t length);
   int64_t length(int64_t sequence) const { return lengths_[static_cast<size_t>(sequence)]; }
 
   // Appends `tokens` to one sequence, chunk by chunk. With Wanted::all, `visit(first, logits)` is

@@ -10,8 +10,8 @@
 #include "base/json.h"
 #include "base/mapped_file.h"
 #include "engine/session.h"
+#include "eval/evaluate.h"
 #include "numerics/scheme.h"
-#include "offline/evaluate.h"
 #include "offline/quantize.h"
 #include "text/tokenizer.h"
 #include "unit/base/temp_dir.h"
@@ -35,14 +35,14 @@ class DemoModel : public ::testing::Test {
  protected:
   DemoModel() : reference_(parse_json_file(kModel + "/reference.json")) {}
 
-  std::vector<offline::Piece> pieces(const std::string& text, offline::Convention convention,
-                                     int64_t window) const {
+  std::vector<eval::Piece> pieces(const std::string& text, eval::Convention convention,
+                                  int64_t window) const {
     const auto ids =
         tokenizer_.encode(read_text(kModel + "/" + text), {.add_special_tokens = false});
-    return offline::cut(ids, reference_["bos_token_id"].get<int32_t>(), convention, window, 8192);
+    return eval::cut(ids, reference_["bos_token_id"].get<int32_t>(), convention, window, 8192);
   }
-  std::vector<offline::Piece> windows(const std::string& text) const {
-    return pieces(text, offline::Convention::windows, 512);
+  std::vector<eval::Piece> windows(const std::string& text) const {
+    return pieces(text, eval::Convention::windows, 512);
   }
 
   Json reference_;
@@ -56,7 +56,7 @@ struct Candidate {
 
 std::vector<Candidate> best(const Tensor& logits, size_t count) {
   const std::span<const float> row(logits.as<float>(), static_cast<size_t>(logits.cols()));
-  const double total = offline::summarize(row).log_sum_exp;
+  const double total = eval::summarize(row).log_sum_exp;
   std::vector<Candidate> all;
   for (size_t i = 0; i < row.size(); ++i) all.push_back({static_cast<int32_t>(i), row[i] - total});
   std::partial_sort(all.begin(), all.begin() + static_cast<ptrdiff_t>(count), all.end(),
@@ -113,15 +113,15 @@ TEST_F(DemoModel, PerplexityInFp32AndBf16) {
     const auto model = load(backend, {.compute = compute});
     for (const auto& [text, expected] : reference_["texts"].items()) {
       SCOPED_TRACE(text);
-      const offline::Perplexity windowed = offline::perplexity({*model, backend}, windows(text));
+      const eval::Perplexity windowed = eval::perplexity({*model, backend}, windows(text));
       EXPECT_EQ(windowed.tokens, expected["tokens"].get<int64_t>());
       EXPECT_NEAR(windowed.value() / expected["perplexity"].get<double>(), 1.0, tolerance);
-      const offline::Perplexity single =
-          offline::perplexity({*model, backend}, pieces(text, offline::Convention::single, 0));
+      const eval::Perplexity single =
+          eval::perplexity({*model, backend}, pieces(text, eval::Convention::single, 0));
       EXPECT_NEAR(single.value() / expected["single_pass_perplexity"].get<double>(), 1.0,
                   tolerance);
     }
-    EXPECT_EQ(offline::describe(offline::Convention::windows, 512, true),
+    EXPECT_EQ(eval::describe(eval::Convention::windows, 512, true),
               reference_["texts"]["eval_code.txt"]["convention"].get<std::string>());
   }
 }
@@ -131,10 +131,10 @@ class DemoFidelity : public DemoModel {
  protected:
   DemoFidelity() : baseline_(load(backend_, {.compute = model::Compute::fp32})) {}
 
-  offline::Comparison compare(const model::Model& candidate, model::KvType kv, bool unit_scale) {
-    std::vector<offline::Piece> all = windows("eval_code.txt");
-    for (offline::Piece& piece : windows("eval_docs.txt")) all.push_back(std::move(piece));
-    return offline::compare({candidate, backend_, kv, unit_scale}, {*baseline_, backend_}, all);
+  eval::Comparison compare(const model::Model& candidate, model::KvType kv, bool unit_scale) {
+    std::vector<eval::Piece> all = windows("eval_code.txt");
+    for (eval::Piece& piece : windows("eval_docs.txt")) all.push_back(std::move(piece));
+    return eval::compare({candidate, backend_, kv, unit_scale}, {*baseline_, backend_}, all);
   }
 
   cpu::CpuBackend backend_;
@@ -145,7 +145,7 @@ TEST_F(DemoFidelity, Fp8LandsWhereASimulationOfItDoes) {
   for (const char* scheme : {"fp8_channel", "fp8_block"}) {
     SCOPED_TRACE(scheme);
     const auto model = load(backend_, fp8(scheme));
-    const offline::Comparison result = compare(*model, model::KvType::automatic, false);
+    const eval::Comparison result = compare(*model, model::KvType::automatic, false);
     // Far below would not be FP8; far above would be a fault.
     EXPECT_GT(result.kl_mean, 0.005);
     EXPECT_LT(result.kl_mean, 0.03);
@@ -158,14 +158,14 @@ TEST_F(DemoFidelity, Fp8LandsWhereASimulationOfItDoes) {
 
 // E5M2 has half the precision; if it did not show, the measurement would not see the cache at all.
 TEST_F(DemoFidelity, AnE5m2LatentIsWorseThanE4m3) {
-  const offline::Comparison e4m3 = compare(*baseline_, model::KvType::fp8_e4m3, false);
-  const offline::Comparison e5m2 = compare(*baseline_, model::KvType::fp8_e5m2, true);
+  const eval::Comparison e4m3 = compare(*baseline_, model::KvType::fp8_e4m3, false);
+  const eval::Comparison e5m2 = compare(*baseline_, model::KvType::fp8_e5m2, true);
   EXPECT_GT(e4m3.kl_mean, 0.0003);
   EXPECT_GT(e5m2.kl_mean, 2.0 * e4m3.kl_mean);
 }
 
 TEST_F(DemoFidelity, AModelAgainstItselfIsTheSame) {
-  const offline::Comparison same = compare(*baseline_, model::KvType::automatic, false);
+  const eval::Comparison same = compare(*baseline_, model::KvType::automatic, false);
   EXPECT_LT(same.kl.back(), 1e-9);
   EXPECT_EQ(same.top1_agreement(), 1.0);
   EXPECT_EQ(same.layers.back().relative, 0.0);
@@ -211,9 +211,9 @@ TEST_P(QuantizedDemo, HasTheBytesOfQuantizingAtLoad) {
   EXPECT_LT(report_.bytes_after, report_.bytes_before * 65 / 100);
 
   // And so the same run, to the bit.
-  const auto text = pieces("eval_docs.txt", offline::Convention::windows, 128);
-  EXPECT_EQ(offline::perplexity({*online, backend}, text).nll,
-            offline::perplexity({*stored, backend}, text).nll);
+  const auto text = pieces("eval_docs.txt", eval::Convention::windows, 128);
+  EXPECT_EQ(eval::perplexity({*online, backend}, text).nll,
+            eval::perplexity({*stored, backend}, text).nll);
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, QuantizedDemo, ::testing::Values("fp8_channel", "fp8_block"),

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "load/live.h"
-#include "load/plot.h"
 #include "load/report.h"
 
 namespace octet::load {
@@ -92,23 +91,6 @@ TEST(Layers, GroupsAreToldApart) {
   EXPECT_EQ(groups[0].first, "short");
   EXPECT_EQ(groups[0].second.completed, 2);
   EXPECT_EQ(groups[1].second.completed, 1);
-}
-
-TEST(Plot, TicksAreRound) {
-  EXPECT_THAT(ticks_to(10), ElementsAre(0, 2, 4, 6, 8, 10));
-  EXPECT_THAT(ticks_to(0.07, 4), ElementsAre(0, 0.02, 0.04, 0.06, 0.08));
-  EXPECT_THAT(ticks_to(0), Not(ElementsAre()));
-  EXPECT_GE(ticks_to(1234567).back(), 1234567);
-  EXPECT_LE(ticks_to(1e-9).size(), 8u);
-}
-
-TEST(Plot, ACumulativeCurveEndsAtAll) {
-  std::vector<double> values(1000);
-  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i);
-  const Series series = cumulative("x", values, 1, 50);
-  EXPECT_EQ(series.points.size(), 51u);
-  EXPECT_EQ(series.points.back(), std::pair(999.0, 100.0));
-  EXPECT_TRUE(cumulative("x", {}, 1).points.empty());
 }
 
 TEST(Report, AllIsEscapedAndNothingComesFromOutside) {

@@ -10,10 +10,10 @@
 #include <random>
 
 #include "backends/cpu/cpu_backend.h"
+#include "eval/evaluate.h"
 #include "model/binder.h"
 #include "model/checkpoint.h"
 #include "numerics/scheme.h"
-#include "offline/evaluate.h"
 #include "unit/base/error_of.h"
 
 namespace octet::engine {
@@ -102,10 +102,10 @@ TEST(Microscope, AgreesWithEvalCompare) {
   auto microscope = pair.microscope();
   const auto views = microscope.compare(tokens, 3, {});
   ASSERT_TRUE(views);
-  const std::vector<offline::Piece> pieces = {{tokens}};
-  const offline::Subject served{pair.served(), pair.backend(), model::KvType::bf16},
+  const std::vector<eval::Piece> pieces = {{tokens}};
+  const eval::Subject served{pair.served(), pair.backend(), model::KvType::bf16},
       baseline{pair.baseline(), pair.backend(), model::KvType::bf16};
-  const offline::Comparison expected = offline::compare(served, baseline, pieces);
+  const eval::Comparison expected = eval::compare(served, baseline, pieces);
 
   std::vector<double> kl;
   double nll = 0, baseline_nll = 0;

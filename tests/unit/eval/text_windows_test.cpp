@@ -1,4 +1,4 @@
-#include "offline/text_windows.h"
+#include "eval/text_windows.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-namespace octet::offline {
+namespace octet::eval {
 namespace {
 
 using ::testing::ElementsAre;
@@ -83,4 +83,4 @@ TEST(TextWindows, NamesParseBack) {
 }
 
 }  // namespace
-}  // namespace octet::offline
+}  // namespace octet::eval

@@ -10,9 +10,9 @@
 
 #include "engine/distribution.h"
 #include "engine/session.h"
-#include "offline/text_windows.h"
+#include "eval/text_windows.h"
 
-namespace octet::offline {
+namespace octet::eval {
 
 // A loaded model and how its cache is to be kept.
 struct Subject {
@@ -74,4 +74,4 @@ inline constexpr int64_t kLayerTokens = 1024;
 Comparison compare(const Subject& candidate, const Subject& baseline, std::span<const Piece> pieces,
                    const Advance& advance = {});
 
-}  // namespace octet::offline
+}  // namespace octet::eval

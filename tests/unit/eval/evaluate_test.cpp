@@ -1,5 +1,5 @@
 // What the evaluators make of a model that is broken: no figure, and exit 2.
-#include "offline/evaluate.h"
+#include "eval/evaluate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,11 +7,10 @@
 #include <limits>
 
 #include "model/random_weights.h"
-#include "offline/needle.h"
 #include "unit/model/host_backend.h"
 #include "unit/model/support.h"
 
-namespace octet::offline {
+namespace octet::eval {
 namespace {
 
 using test::error_of;
@@ -71,13 +70,5 @@ TEST(Evaluate, NaNAndInfinityAreErrorsThatSayWhere) {
               HasSubstr("the baseline computes NaN"));
 }
 
-TEST(Evaluate, NeedleToo) {
-  const auto tokenizer =
-      text::Tokenizer::load(std::string(OCTET_SOURCE_DIR) + "/models/octet-demo");
-  const std::vector<NeedleCase> cases = {{.prompt = {1, 2, 3}, .answer = "12345"}};
-  EXPECT_THAT(error_of([&] { run_needle(Loaded(kNaN, 1).subject, tokenizer, 32, cases); }),
-              HasSubstr("token 3 of case 0"));
-}
-
 }  // namespace
-}  // namespace octet::offline
+}  // namespace octet::eval

@@ -1,4 +1,4 @@
-// Plots as SVG, for a page that has the colours (report.cpp). Pure functions.
+// Plots as SVG, for a page that has the colours (page.h). Pure functions.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace octet::load {
+namespace octet::page {
 
 struct Series {
   std::string name;
@@ -37,4 +37,4 @@ Series cumulative(std::string name, const std::vector<double>& sorted, double sc
 // &, <, > and quotes as entities.
 std::string escaped(std::string_view text);
 
-}  // namespace octet::load
+}  // namespace octet::page

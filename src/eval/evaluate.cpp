@@ -1,4 +1,4 @@
-#include "offline/evaluate.h"
+#include "eval/evaluate.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "model/binder.h"
 
-namespace octet::offline {
+namespace octet::eval {
 namespace {
 
 using engine::Distribution;
@@ -194,4 +194,4 @@ Comparison compare(const Subject& candidate, const Subject& baseline, std::span<
   return result;
 }
 
-}  // namespace octet::offline
+}  // namespace octet::eval

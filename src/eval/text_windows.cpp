@@ -1,4 +1,4 @@
-#include "offline/text_windows.h"
+#include "eval/text_windows.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 
-namespace octet::offline {
+namespace octet::eval {
 
 std::string_view name_of(Convention convention) {
   switch (convention) {
@@ -127,6 +127,12 @@ std::string describe(Convention convention, int64_t window, bool has_bos) {
                        window);
 }
 
+int64_t total_tokens(std::span<const Piece> pieces) {
+  int64_t count = 0;
+  for (const Piece& piece : pieces) count += static_cast<int64_t>(piece.tokens.size());
+  return count;
+}
+
 int64_t scored_tokens(std::span<const Piece> pieces) {
   int64_t count = 0;
   for (const Piece& piece : pieces) count += piece.scored();
@@ -139,4 +145,4 @@ int64_t longest(std::span<const Piece> pieces) {
   return static_cast<int64_t>(most);
 }
 
-}  // namespace octet::offline
+}  // namespace octet::eval

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace octet::offline {
+namespace octet::eval {
 
 enum class Convention : uint8_t {
   windows,  // windows that do not overlap, each of BOS and window - 1 tokens of the text
@@ -40,7 +40,8 @@ std::vector<Piece> cut(std::span<const int32_t> text, std::optional<int32_t> bos
 // all text tokens scored".
 std::string describe(Convention convention, int64_t window, bool has_bos);
 
+int64_t total_tokens(std::span<const Piece> pieces);
 int64_t scored_tokens(std::span<const Piece> pieces);
 int64_t longest(std::span<const Piece> pieces);
 
-}  // namespace octet::offline
+}  // namespace octet::eval

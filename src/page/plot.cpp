@@ -1,11 +1,11 @@
-#include "load/plot.h"
+#include "page/plot.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
-namespace octet::load {
+namespace octet::page {
 namespace {
 
 // In units of the SVG's own coordinates; the page scales it.
@@ -188,4 +188,4 @@ std::string svg_of(const Plot& plot) {
   return svg + legend(plot) + "</svg></figure>\n";
 }
 
-}  // namespace octet::load
+}  // namespace octet::page
