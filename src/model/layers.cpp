@@ -63,12 +63,10 @@ void run_gqa(const LayerContext& c, const GqaLayer& layer, int64_t index,
     q = norm_heads(c, q, layer.q_norm);
     k = norm_heads(c, k, layer.k_norm);
   }
-  ops.rope_kv_write(q, k, v, c.rope, kv.gqa(index), batch);
-
   ops::AttentionSpec spec = c.attention;
   spec.window = layer.window;
   const Tensor mixed = arena.take(c.activation, {batch.rows, heads, dim});
-  ops.attention(q, kv.gqa(index), batch, spec, mixed);
+  ops.rope_kv_attention(q, k, v, c.rope, kv.gqa(index), batch, spec, mixed);
   ops.linear(mixed.reshape({batch.rows, heads * dim}), layer.o, out);
 }
 

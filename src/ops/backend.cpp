@@ -26,6 +26,13 @@ void Backend::rope_kv_write(const Tensor& q, const Tensor& k, const Tensor& v,
   kv_write(k, v, cache, batch);
 }
 
+void Backend::rope_kv_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                const RopeTable& table, const GqaCache& cache, const Batch& batch,
+                                const AttentionSpec& spec, const Tensor& out, const Tensor& lse) {
+  rope_kv_write(q, k, v, table, cache, batch);
+  attention(q, cache, batch, spec, out, lse);
+}
+
 void Backend::add_rms_norm(const Tensor& residual, const Tensor& delta, const NormWeight& norm,
                            const Activation& out) {
   add(residual, delta, residual);

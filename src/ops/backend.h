@@ -127,6 +127,11 @@ class Backend {
   // present (f32 [T, heads]) it receives the natural log-sum-exp of the scaled scores.
   virtual void attention(const Tensor& q, const GqaCache& cache, const Batch& batch,
                          const AttentionSpec& spec, const Tensor& out, const Tensor& lse = {}) = 0;
+  // rope_kv_write, then attention. What q, k and v hold afterwards is nobody's to read.
+  virtual void rope_kv_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                 const RopeTable& table, const GqaCache& cache, const Batch& batch,
+                                 const AttentionSpec& spec, const Tensor& out,
+                                 const Tensor& lse = {});
 
   // MLA. The latent c [T, kv_lora] (normed) and k_pe [T, rope_dim] (rotated) go into the cache.
   virtual void mla_kv_write(const Tensor& latent, const Tensor& k_pe, const MlaCache& cache,

@@ -1,4 +1,5 @@
-// rope_kv_write leaves the bits of its parts: rope of Q and of K, then kv_write.
+// rope_kv_write leaves the bits of its parts, rope of Q and of K, then kv_write; rope_kv_attention
+// leaves those bits in the cache, and gives what attention gives after them.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +14,9 @@ struct Case {
   DType cache, activation;
   std::vector<Span> spans;  // of the second of two steps; the first writes all positions before
   int64_t padding = 0;      // rows and spans that belong to no sequence
+  bool attends = false;     // rope_kv_attention, else rope_kv_write
+  bool fp8 = false, fixed = false;  // attention in FP8; scales that are given
+  int64_t window = 0;
 };
 
 ops::RopeTable rope_table(Rig& rig, int64_t positions, int64_t half, bool interleaved) {
@@ -33,6 +37,11 @@ ops::GqaCache make_cache(Rig& rig, const Case& c, const Pages& pages) {
   cache.v = rig.make(c.cache, {pages.blocks, pages.block_tokens, c.kv_heads, c.dim});
   for (Tensor* t : {&cache.k_scale, &cache.v_scale, &cache.k_absmax, &cache.v_absmax}) {
     if (is_fp8(c.cache)) *t = rig.make(DType::f32, {pages.blocks, c.kv_heads});
+  }
+  if (is_fp8(c.cache) && c.fixed) {
+    cache.k_absmax = cache.v_absmax = {};
+    cache.fixed_k_scale = rig.put(DType::f32, {c.kv_heads}, Floats(c.kv_heads, 0.0625f));
+    cache.fixed_v_scale = rig.put(DType::f32, {c.kv_heads}, Floats(c.kv_heads, 0.11f));
   }
   return cache;
 }
@@ -78,7 +87,7 @@ void run_case(const Case& c) {
   }
   for_each_backend([&](ops::Backend& backend, const std::string& name) {
     Rig rig(backend);
-    const ops::RopeTable table = rope_table(rig, 400, c.dim / 2, c.interleaved);
+    const ops::RopeTable table = rope_table(rig, 3000, c.dim / 2, c.interleaved);
     const ops::Batch batch = padded_batch(rig, pages, c.padding);
     const int64_t all_rows = pages.rows + c.padding;
 
@@ -97,22 +106,35 @@ void run_case(const Case& c) {
                        random_values(seed, all_rows * heads * c.dim, 20.0f));
       };
       const Tensor q = rows(3, c.heads), k = rows(4, c.kv_heads), v = rows(5, c.kv_heads);
-      if (fused) {
+      const ops::AttentionSpec spec{1.0f / std::sqrt(static_cast<float>(c.dim)), c.fp8, c.window};
+      const Tensor out = rig.make(c.activation, {all_rows, c.heads, c.dim});
+      if (fused && c.attends) {
+        backend.rope_kv_attention(q, k, v, table, cache, batch, spec, out);
+      } else if (fused) {
         backend.rope_kv_write(q, k, v, table, cache, batch);
       } else {
         backend.rope(q, table, batch.positions);
         backend.rope(k, table, batch.positions);
         backend.kv_write(k, v, cache, batch);
+        if (c.attends) backend.attention(q, cache, batch, spec, out);
       }
-      for (const Tensor& t : {q.slice(0, pages.rows), k.slice(0, pages.rows), cache.k, cache.v,
-                              cache.k_scale, cache.v_scale, cache.k_absmax, cache.v_absmax}) {
+      std::vector<Tensor> left{cache.k,       cache.v,        cache.k_scale,
+                               cache.v_scale, cache.k_absmax, cache.v_absmax};
+      if (c.attends) {
+        left.push_back(out);
+      } else {
+        left.push_back(q.slice(0, pages.rows));
+        left.push_back(k.slice(0, pages.rows));
+      }
+      for (const Tensor& t : left) {
         if (t) results[fused].push_back(rig.get_bytes(t));
       }
     }
-    report("rope_kv_write", name,
-           fmt::format("h={}/{} dim={} {} kv={} act={} rows={}+{}", c.heads, c.kv_heads, c.dim,
+    report(c.attends ? "rope_kv_attention" : "rope_kv_write", name,
+           fmt::format("h={}/{} dim={} {} kv={} act={} rows={}+{}{}{}", c.heads, c.kv_heads, c.dim,
                        c.interleaved ? "interleaved" : "halves", name_of(c.cache),
-                       name_of(c.activation), pages.rows, c.padding),
+                       name_of(c.activation), pages.rows, c.padding, c.fp8 ? " fp8" : "",
+                       c.fixed ? " fixed" : ""),
            results[0] == results[1] ? 0.0 : std::numeric_limits<double>::infinity());
   });
 }
@@ -131,6 +153,38 @@ TEST(RopeKvWrite, EqualsItsParts) {
       }
     }
   }
+}
+
+TEST(RopeKvAttention, EqualsItsParts) {
+  const std::vector<Span> decode = {{0, 1}, {15, 1}, {16, 1}, {63, 1}, {64, 1}, {130, 1}},
+                          far = {{1023, 1}, {2050, 1}}, chunks = {{60, 140}, {7, 1}, {0, 33}};
+  const auto run = [](Case c) {
+    c.attends = true;
+    run_case(c);
+  };
+  for (const DType cache : {DType::e4m3, DType::e5m2, DType::bf16}) {
+    for (const bool fp8 : {false, true}) {
+      for (const bool fixed : {false, true}) {
+        const auto bf16 = [&](int64_t heads, int64_t kv_heads, int64_t dim,
+                              const std::vector<Span>& spans, int64_t padding = 0,
+                              int64_t window = 0) {
+          run({heads, kv_heads, dim, false, cache, DType::bf16, spans, padding, true, fp8, fixed,
+               window});
+        };
+        bf16(8, 2, 128, decode);
+        bf16(32, 2, 64, decode, 2);
+        bf16(2, 2, 256, {{70, 1}});
+        bf16(8, 8, 128, far);
+        bf16(4, 1, 128, far, 1, 100);
+        bf16(20, 1, 64, decode);   // more query heads than a tile has rows
+        bf16(64, 64, 64, decode);  // more than clusters have room for
+        bf16(4, 2, 64, chunks);
+      }
+    }
+  }
+  run({4, 2, 64, true, DType::e4m3, DType::bf16, decode});
+  run({4, 2, 72, false, DType::e4m3, DType::bf16, decode});
+  run({4, 2, 64, false, DType::e4m3, DType::f32, decode});
 }
 
 }  // namespace

@@ -63,6 +63,10 @@ class CudaBackend final : public ops::Backend {
                      const ops::GqaCache& cache, const ops::Batch& batch) override;
   void attention(const Tensor& q, const ops::GqaCache& cache, const ops::Batch& batch,
                  const ops::AttentionSpec& spec, const Tensor& out, const Tensor& lse) override;
+  void rope_kv_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                         const ops::RopeTable& table, const ops::GqaCache& cache,
+                         const ops::Batch& batch, const ops::AttentionSpec& spec, const Tensor& out,
+                         const Tensor& lse) override;
   void mla_kv_write(const Tensor& latent, const Tensor& k_pe, const ops::MlaCache& cache,
                     const ops::Batch& batch) override;
   void mla_absorb(const Tensor& q, const ops::Linear& kv_b, int64_t nope,

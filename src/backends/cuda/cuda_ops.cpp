@@ -120,6 +120,15 @@ void CudaBackend::attention(const Tensor& q, const ops::GqaCache& cache, const o
   cuda::attention(context_, q, cache, batch, spec, out, lse);
 }
 
+void CudaBackend::rope_kv_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const ops::RopeTable& table, const ops::GqaCache& cache,
+                                    const ops::Batch& batch, const ops::AttentionSpec& spec,
+                                    const Tensor& out, const Tensor& lse) {
+  if (!cuda::rope_kv_attention(context_, q, k, v, table, cache, batch, spec, out, lse)) {
+    Backend::rope_kv_attention(q, k, v, table, cache, batch, spec, out, lse);
+  }
+}
+
 void CudaBackend::mla_kv_write(const Tensor& latent, const Tensor& k_pe, const ops::MlaCache& cache,
                                const ops::Batch& batch) {
   cuda::mla_kv_write(context_, latent, k_pe, cache, batch);

@@ -48,11 +48,8 @@ bool cache_types_fit(const ops::GqaCache& cache) {
                        : is_float_type(type));
 }
 
-}  // namespace
-
-void attention(const KernelContext& context, const Tensor& q, const ops::GqaCache& cache,
-               const ops::Batch& batch, const ops::AttentionSpec& spec, const Tensor& out,
-               const Tensor& lse) {
+GqaParams params_of(const Tensor& q, const ops::GqaCache& cache, const ops::Batch& batch,
+                    const ops::AttentionSpec& spec, const Tensor& out, const Tensor& lse) {
   const char* wrong = refuse_rows(batch, q, out, lse);
   if (!wrong && !cache_fits(cache, q)) wrong = "shapes do not fit";
   if (!wrong && !cache_types_fit(cache)) wrong = "unsupported types or scales";
@@ -69,8 +66,6 @@ void attention(const KernelContext& context, const Tensor& q, const ops::GqaCach
                  {"out", out},
                  {"lse", lse}});
   }
-  if (batch.rows == 0 || batch.sequences.empty()) return;
-
   GqaParams p;
   plan_rows(batch, spec, out, lse, cache.k.shape[2], cache.k.shape[0], cache.k.shape[1], p);
   p.round = round_of(spec.fp8, q.type, cache.k.type);
@@ -84,12 +79,58 @@ void attention(const KernelContext& context, const Tensor& q, const ops::GqaCach
   p.cache = cache.k.type;
   p.vectors = rows_aligned(cache.k, 16) && rows_aligned(cache.v, 16) &&
               q.shape[2] * static_cast<int64_t>(size_of(cache.k.type)) % 16 == 0;
+  return p;
+}
+
+}  // namespace
+
+void attention(const KernelContext& context, const Tensor& q, const ops::GqaCache& cache,
+               const ops::Batch& batch, const ops::AttentionSpec& spec, const Tensor& out,
+               const Tensor& lse) {
+  GqaParams p = params_of(q, cache, batch, spec, out, lse);
+  if (batch.rows == 0 || batch.sequences.empty()) return;
   const GqaLaunches& launches = launches_for(q, cache.k.type, spec.fp8);
   if (p.chunks) launches.chunk(context, p);
   while (next_range(context, p)) {
     launches.split(context, p);
     merge_splits(context, p);
   }
+}
+
+bool rope_kv_attention(const KernelContext& context, const Tensor& q, const Tensor& k,
+                       const Tensor& v, const ops::RopeTable& table, const ops::GqaCache& cache,
+                       const ops::Batch& batch, const ops::AttentionSpec& spec, const Tensor& out,
+                       const Tensor& lse) {
+  const int64_t dim = q.cols();
+  const DType type = cache.k.type;
+  const auto fits = [](const Tensor& x) {
+    return x.type == DType::bf16 && x.shape.rank == 3 && HeadsView(x).vectors;
+  };
+  if (batch.rows == 0 || batch.sequences.empty() || !fits(q) || !fits(k) || !fits(v) ||
+      (dim != 64 && dim != 128 && dim != 256) || !(is_fp8(type) || type == DType::bf16) ||
+      cache.v.type != type || table.interleaved || table.cos.cols() * 2 != dim ||
+      !rows_aligned(table.cos, 16) || !rows_aligned(table.sin, 16)) {
+    return false;
+  }
+  GqaParams p = params_of(q, cache, batch, spec, out, lse);
+  // One launch must do for all sequences, or the second would find what the first wrote.
+  if (p.chunks || p.packs != 1 || !p.vectors || !next_range(context, p) || p.range != p.sequences ||
+      !splits_in_clusters(context, p)) {
+    return false;
+  }
+  const char* const op = "rope_kv_attention";
+  const int64_t group = cache.group_tokens;
+  p.fresh.here = true;
+  p.fresh.planes = {{paged::plane_of<__nv_bfloat16>(op, k, cache.k, cache.k_scale, cache.k_absmax,
+                                                    cache.fixed_k_scale, group, batch.rows),
+                     paged::plane_of<__nv_bfloat16>(op, v, cache.v, cache.v_scale, cache.v_absmax,
+                                                    cache.fixed_v_scale, group, batch.rows)}};
+  p.fresh.shape = {p.kv_heads, p.dim, static_cast<int>(std::max<int64_t>(group, 1))};
+  p.fresh.pages = paged::pages_of(context, op, batch, cache.k);
+  p.fresh.angles = paged::angles_of(table);
+  launches_for(q, type, spec.fp8).split(context, p);
+  merge_splits(context, p);
+  return true;
 }
 
 }  // namespace octet::cuda

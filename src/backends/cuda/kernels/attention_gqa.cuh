@@ -10,6 +10,7 @@
 #pragma once
 
 #include "backends/cuda/kernels/attention_cluster.cuh"
+#include "backends/cuda/kernels/attention_fresh.cuh"
 
 namespace octet::cuda {
 
@@ -19,6 +20,7 @@ struct GqaParams : RowParams {
   const float *k_scale = nullptr, *v_scale = nullptr;  // [blocks, kv_heads], or null
   DType cache = DType::bf16;
   bool vectors = false;  // rows of K and V begin at multiples of 16 bytes
+  FreshParams fresh;     // in the cluster kernel alone
 };
 
 template <typename T_, int Width_, int Dim, int Warps, int Groups, int Cluster, int Sets = 1>
@@ -127,12 +129,15 @@ class GqaWorker : public BlockRows<C> {
       load_tile(tile_);
       fresh_at_ = find_fresh(tile_);
     }
+    if constexpr (kTakesFresh) {
+      if (p_.fresh.here) prepare_fresh(first);
+    }
     const int32_t slot = tid < C::BlockTiles * kTile ? s_.slots[tid] : -1;
     float k_scale = 0.0f, v_scale = 0.0f;
     if (slot >= 0) {
       const int64_t cell = cell_of(slot);
       if (origin * kTile + tid >= this->span_.first_position) {
-        fresh_cell_ = cell;
+        fresh_cell_ = cell;  // its scales: of the fresh row's warps, or in the cache by and by
       } else {
         load_cell(cell, k_scale, v_scale);
       }
@@ -158,8 +163,13 @@ class GqaWorker : public BlockRows<C> {
     v_fresh.load_left(p_.v + offset(), fresh_at_);
     QueryRow<C::Dim> query;
     if (query_) query.load(p_.q.type, query_, p_.dim, p_.q.vectors);
+    if constexpr (kTakesFresh) {
+      if (fresh_.plane) fresh_.load(this->span_.first_row, kv_head_);
+      if (query_ && p_.fresh.here) query.rotate(angles_.c, angles_.s);
+      if (fresh_.plane == p_.fresh.planes.of) fresh_.row.rotate(angles_.c, angles_.s);
+    }
     float k_scale = 0.0f, v_scale = 0.0f;
-    if (fresh_cell_ >= 0) load_cell(fresh_cell_, k_scale, v_scale);
+    if (fresh_cell_ >= 0 && !p_.fresh.here) load_cell(fresh_cell_, k_scale, v_scale);
     if (tile_ < end_) nonfinite_ |= copy_tile(tile_);
     if (query_) {
       const float scale = query.finish(p_.q.type, p_.fp8, s_.q + row * C::Pitch);
@@ -167,7 +177,7 @@ class GqaWorker : public BlockRows<C> {
     }
     load_queries(row + C::Threads / kWarp, this->count_);
     if (tile_ < end_) nonfinite_ |= store_fresh(tile_, k_fresh, v_fresh);
-    if (fresh_cell_ >= 0) {
+    if (fresh_cell_ >= 0 && !p_.fresh.here) {
       s_.k_scale[tid] = k_scale;
       s_.v_scale[tid] = v_scale;
     }
@@ -230,6 +240,21 @@ class GqaWorker : public BlockRows<C> {
     v_scale = p_.v_scale ? p_.v_scale[cell] : 1.0f;
   }
 
+  // Of a step that brings its own rows: the angles of their position, and the row of this warp,
+  // which is of the set that has its tile. [first, end_) are the block's tiles.
+  static constexpr bool kTakesFresh = C::Cluster > 1 && C::Width > 0 && C::Warps >= 2;
+  __device__ __forceinline__ void prepare_fresh(int first) {
+    const int position = this->span_.first_position, tile = position / kTile;
+    angles_.load(p_.fresh.angles, position);
+    const int which = C::Warps - 1 - warp_;  // K, V
+    if (tile < first || tile >= end_ || (tile - origin_) % C::Sets != set() || which > 1) return;
+    fresh_.enter(p_.fresh, which, this->sequence_, this->span_, kv_head_, position - tile * kTile);
+    if (threadIdx.x % kWarp == 0) {
+      (which == 0 ? s_.k_scale : s_.v_scale)[position - origin_ * kTile] =
+          fresh_.to < 0 ? 0.0f : fresh_.running.scale;
+    }
+  }
+
   // Of a prepared tile: the rows that this step wrote, and whether it is mixed.
   __device__ __forceinline__ TileRows fresh_rows(int tile) const {
     const int start = tile * kTile;
@@ -270,12 +295,21 @@ class GqaWorker : public BlockRows<C> {
   }
   // The fresh ones: where the thread's piece lies in K and V, -1 if it has none.
   __device__ __forceinline__ int64_t find_fresh(int tile) const {
-    if (!p_.vectors) return -1;
+    if (!p_.vectors || p_.fresh.here) return -1;
     return Reader::find_left(row_bytes(), p_.dim, s_.slots + (tile - origin_) * kTile,
                              fresh_rows(tile));
   }
   __device__ __forceinline__ bool store_fresh(int tile, Reader& k, Reader& v) {
     if (!p_.vectors) return false;
+    if constexpr (kTakesFresh) {
+      if (p_.fresh.here) {
+        if (fresh_.plane && this->span_.first_position / kTile == tile) {
+          const bool key = fresh_.plane == p_.fresh.planes.of;
+          fresh_.store((key ? s_.k : s_.v) + set() * kTile * C::Pitch, C::Pitch);
+        }
+        return false;  // all rows of the block see the same positions
+      }
+    }
     const int32_t* const slots = s_.slots + (tile - origin_) * kTile;
     const TileRows fresh = fresh_rows(tile);
     k.store_left(p_.k + offset(), row_bytes(), p_.dim, slots, fresh,
@@ -299,7 +333,12 @@ class GqaWorker : public BlockRows<C> {
       T* const to = s_.q + row * C::Pitch;
       if (row < this->count_) {
         const void* const from = p_.q.at(this->token_of(row), this->head_of(row));
-        const float scale = load_query<C::Dim>(p_.q, from, p_.dim, p_.fp8, to);
+        QueryRow<C::Dim> query;
+        query.load(p_.q.type, from, p_.dim, p_.q.vectors);
+        if constexpr (kTakesFresh) {
+          if (p_.fresh.here) query.rotate(angles_.c, angles_.s);
+        }
+        const float scale = query.finish(p_.q.type, p_.fp8, to);
         if (threadIdx.x % kWarp == 0) s_.q_scale[row] = scale;
       } else {
         zero_query<C::Dim>(to);
@@ -435,6 +474,8 @@ class GqaWorker : public BlockRows<C> {
   const void* query_ = nullptr;              // the warp's first row
   int64_t fresh_at_ = -1, fresh_cell_ = -1;  // to be loaded after the wait
   bool nonfinite_ = false;
+  RowAngles<C::Dim> angles_;
+  FreshRow<C::Dim> fresh_;
 };
 
 template <class C>
@@ -464,9 +505,16 @@ struct ChunkShape {
   static constexpr int groups = std::is_same_v<T, float> && Dim > 128 ? 2 : narrow ? 4 : 8;
 };
 
+// Whether the split kernel runs in clusters: where single blocks would leave SMs idle.
+inline int split_units(const GqaParams& p) {
+  return p.kv_heads * p.range * p.packs * p.slots;
+}
+inline bool splits_in_clusters(const KernelContext& context, const GqaParams& p) {
+  return split_units(p) <= context.caps.sms * 2;
+}
+
 template <typename T, int Width, int Dim>
 void launch_gqa_split_dim(const KernelContext& context, const GqaParams& p) {
-  const int units = p.kv_heads * p.range * p.packs * p.slots;
   const dim3 grid(static_cast<unsigned>(p.kv_heads), static_cast<unsigned>(p.range * p.packs),
                   static_cast<unsigned>(p.slots));
   const auto in_clusters = [&]<int Cluster>(std::integral_constant<int, Cluster>) {
@@ -478,8 +526,10 @@ void launch_gqa_split_dim(const KernelContext& context, const GqaParams& p) {
   // Few units: several blocks each, all of which should find room at once, two on an SM; what a
   // block prepares before its wait is worth most. Else clusters of four until SMs are full.
   if constexpr (!std::is_same_v<T, float>) {
-    if (units * 8 <= context.caps.sms * 2) return in_clusters(std::integral_constant<int, 8>{});
-    if (units <= context.caps.sms * 2) return in_clusters(std::integral_constant<int, 4>{});
+    if (split_units(p) * 8 <= context.caps.sms * 2) {
+      return in_clusters(std::integral_constant<int, 8>{});
+    }
+    if (splits_in_clusters(context, p)) return in_clusters(std::integral_constant<int, 4>{});
   }
   using C = GqaConfig<T, Width, Dim, 4, 1, 1>;
   launch(context, gqa_split_kernel<C>, grid, C::Threads, sizeof(GqaShared<C>), p);

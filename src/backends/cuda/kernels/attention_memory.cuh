@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "backends/cuda/kernels/attention_tile.cuh"
+#include "backends/cuda/kernels/kv_planes.cuh"
 
 namespace octet::cuda {
 
@@ -64,6 +65,8 @@ struct HeadsView {
 template <int Dim>
 class QueryRow {
  public:
+  static constexpr int kRun = Dim / kWarp < 4 ? Dim / kWarp : 4, kRuns = Dim / kWarp / kRun;
+
   // `from`: dim elements. `vectors`: runs may be read at once.
   __device__ __forceinline__ void load(DType type, const void* from, int dim, bool vectors) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -144,8 +147,48 @@ class QueryRow {
     return scale;
   }
 
+  // The elements of a BF16 row.
+  __device__ __forceinline__ void values(float (&x)[kRuns][kRun]) const {
+#pragma unroll
+    for (int c = 0; c < kRuns; ++c) {
+#pragma unroll
+      for (int i = 0; i < kRun; ++i) {
+        const uint32_t pair = runs_[c].v[i / 2];
+        x[c][i] = __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xFFFF0000u);
+      }
+    }
+  }
+  // Turns pairs (j, j + Dim / 2) of a BF16 row by the lane's angles, and rounds them.
+  __device__ __forceinline__ void rotate(const float (&c)[kRun], const float (&s)[kRun]) {
+    static_assert(kRuns <= 2);
+    float x[kRuns][kRun];
+    values(x);
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) {
+      if constexpr (kRuns == 2) {
+        paged::rotate(x[0][i], x[1][i], c[i], s[i]);
+      } else {
+        const float other = __shfl_xor_sync(~0u, x[0][i], kWarp / 2);
+        float a = x[0][i], b = other;
+        if (threadIdx.x % kWarp >= kWarp / 2) {
+          a = other;
+          b = x[0][i];
+        }
+        paged::rotate(a, b, c[i], s[i]);
+        x[0][i] = threadIdx.x % kWarp >= kWarp / 2 ? b : a;
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) {
+#pragma unroll
+      for (int i = 0; i < kRun; i += 2) {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(x[r][i], x[r][i + 1]);
+        runs_[r].v[i / 2] = *reinterpret_cast<const uint32_t*>(&pair);
+      }
+    }
+  }
+
  private:
-  static constexpr int kRun = Dim / kWarp < 4 ? Dim / kWarp : 4, kRuns = Dim / kWarp / kRun;
   using Run = Vector<uint32_t, kRun>;
   template <int N>
   __device__ __forceinline__ static void load_words(const uint32_t* from, Run& to) {
@@ -158,14 +201,6 @@ class QueryRow {
   Run runs_[kRuns];
 };
 
-// The same, loaded and finished.
-template <int Dim, typename T>
-__device__ __forceinline__ float load_query(const HeadsView& q, const void* from, int dim, bool fp8,
-                                            T* to) {
-  QueryRow<Dim> row;
-  row.load(q.type, from, dim, q.vectors);
-  return row.finish(q.type, fp8, to);
-}
 // A row of zeros in its place.
 template <int Dim, typename T>
 __device__ __forceinline__ void zero_query(T* to) {

@@ -43,6 +43,12 @@ void mla_kv_write(const KernelContext&, const Tensor& latent, const Tensor& k_pe
 void attention(const KernelContext&, const Tensor& q, const ops::GqaCache& cache,
                const ops::Batch& batch, const ops::AttentionSpec& spec, const Tensor& out,
                const Tensor& lse);
+// All of Backend::rope_kv_attention in one launch; false, and nothing is done, where there is no
+// kernel for it.
+bool rope_kv_attention(const KernelContext&, const Tensor& q, const Tensor& k, const Tensor& v,
+                       const ops::RopeTable& table, const ops::GqaCache& cache,
+                       const ops::Batch& batch, const ops::AttentionSpec& spec, const Tensor& out,
+                       const Tensor& lse);
 void mla_absorb(const KernelContext&, const Tensor& q, const ops::Linear& kv_b, int64_t nope,
                 const Tensor& out);
 void mla_attention(const KernelContext&, const Tensor& q_latent, const Tensor& q_pe,
