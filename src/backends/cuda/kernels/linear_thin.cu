@@ -339,8 +339,8 @@ bool takes_norm(const KernelContext& context, const Tensor& residual, const Tens
   const int64_t m = residual.rows();
   if (context.deterministic || ws.size() > kThinMostMatrices || m == 0) return false;
   if (!w.quant || w.quant.codes.type != DType::e4m3 || !w.input || w.input->code != Code::e4m3 ||
-      (w.input->grid != grids::row && w.input->grid != grids::tensor &&
-       w.input->grid != grids::group128)) {
+      (w.input->grid != grids::row && w.input->grid != grids::group128 &&
+       !(w.input->grid == grids::tensor && (m == 1 || w.when == InputScale::calibrated)))) {
     return false;
   }
   const auto plain_rows = [&](const Tensor& t) {
@@ -377,6 +377,7 @@ void norm_linear_thin(const KernelContext& context, const Tensor& residual, cons
   a.norm = true;
   a.norm_weight = norm.weight.as<const float>();
   a.norm_eps = norm.eps;
+  a.inverse_k = 1.0f / static_cast<float>(a.k);
   a.delta = delta ? delta.as<const __nv_bfloat16>() : nullptr;
   a.sum = sum.as<__nv_bfloat16>();
   a.held = true;

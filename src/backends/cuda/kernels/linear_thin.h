@@ -96,7 +96,7 @@ struct ThinArgs {
   // sum = x + delta, rounded. Rows of delta and sum are k elements.
   bool norm;
   const float* norm_weight;  // [k]
-  float norm_eps;
+  float norm_eps, inverse_k;
   const __nv_bfloat16* delta;  // [m, k], or null: sum = x, and is not written
   __nv_bfloat16* sum;
   bool held;           // lanes hold all of what becomes x

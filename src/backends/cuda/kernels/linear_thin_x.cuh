@@ -174,6 +174,11 @@ __device__ __forceinline__ T join_warps(T own, uint32_t warps, T* scratch, Join 
   return joined;
 }
 
+struct SquaresPeak {
+  float squares = 0.0f;
+  uint32_t peak = 0;
+};
+
 // Codes (or their FP16) and scales of x, which registers hold: of BF16 rows, or, if Norm, of
 // rms_norm(rows + delta), whose sum the first block also writes. The rule is numerics/quantize.h.
 // Rounded values are kept and the rest is computed twice: registers are what the next kernel's
@@ -201,6 +206,7 @@ __device__ __forceinline__ void make_x(const ThinArgs& a, uint8_t* to, float* sc
     if (at(i) < a.k) row[i] = load_vector<8>(x + at(i));
   }
   float factor = 1.0f;
+  uint32_t peak = 0;  // of the row, by bits
   if constexpr (Norm) {
     if (a.delta) {
       Part delta[Parts] = {};
@@ -216,18 +222,25 @@ __device__ __forceinline__ void make_x(const ThinArgs& a, uint8_t* to, float* sc
         }
       }
     }
+    // The absmax before the factor, so that the warps meet once for both.
     float squares = 0.0f;
+    uint32_t most = 0;
 #pragma unroll
     for (int i = 0; i < Parts; ++i) {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        squares = fmaf(to_float(row[i].v[j]), to_float(row[i].v[j]), squares);
+        const float value = to_float(row[i].v[j]);
+        squares = fmaf(value, value, squares);
+        most = max(most, finite_magnitude(value * weight[i].v[j]));
       }
     }
-    squares =
-        join_warps<Warps>(warp_sum(squares), share.mates, reinterpret_cast<float*>(scratch + Warps),
-                          [](float p, float q) { return p + q; });
-    factor = 1.0f / sqrtf(squares / static_cast<float>(a.k) + a.norm_eps);
+    const SquaresPeak joined = join_warps<Warps>(
+        SquaresPeak{warp_sum(squares), warp_max(most)}, share.mates,
+        reinterpret_cast<SquaresPeak*>(scratch), [](SquaresPeak p, SquaresPeak q) {
+          return SquaresPeak{p.squares + q.squares, max(p.peak, q.peak)};
+        });
+    factor = rsqrtf(joined.squares * a.inverse_k + a.norm_eps);
+    peak = __float_as_uint(__uint_as_float(joined.peak) * factor);
     if (a.delta && blockIdx.x == 0) {
 #pragma unroll
       for (int i = 0; i < Parts; ++i) {
@@ -248,14 +261,15 @@ __device__ __forceinline__ void make_x(const ThinArgs& a, uint8_t* to, float* sc
     if (a.fixed_scale) {
       scale = *a.fixed_scale;
     } else {
-      uint32_t peak = 0;
+      if constexpr (!Norm) {
 #pragma unroll
-      for (int i = 0; i < Parts; ++i) {
-        values_of(i, values);
-        peak = max(peak, greatest_magnitude(values));
+        for (int i = 0; i < Parts; ++i) {
+          values_of(i, values);
+          peak = max(peak, greatest_magnitude(values));
+        }
+        peak = join_warps<Warps>(warp_max(peak), a.x_tensor ? ~0u : share.mates, scratch,
+                                 [](uint32_t p, uint32_t q) { return max(p, q); });
       }
-      peak = join_warps<Warps>(warp_max(peak), a.x_tensor ? ~0u : share.mates, scratch,
-                               [](uint32_t p, uint32_t q) { return max(p, q); });
       scale = choose_scale(__uint_as_float(peak), a.x_format);
     }
     if (share.first == 0) scales[share.row] = scale;
@@ -266,7 +280,7 @@ __device__ __forceinline__ void make_x(const ThinArgs& a, uint8_t* to, float* sc
     values_of(i, values);
     if (a.x_blocked) {
       // Sixteen lanes have the 128 elements of a group.
-      uint32_t peak = greatest_magnitude(values);
+      peak = greatest_magnitude(values);
 #pragma unroll
       for (int apart = 1; apart < 16; apart *= 2) {
         peak = max(peak, __shfl_xor_sync(~0u, peak, apart));
