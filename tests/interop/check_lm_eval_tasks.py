@@ -171,7 +171,7 @@ def report(kind, tasks, results, ours):
             worst = max(worst, distance)
             for metric in ("acc", "exact_match"):
                 if metric in sample:
-                    right[sample.get("filter", "none")] += sample[metric]
+                    right[sample.get("filter", "none")] += int(sample[metric])
     metrics = {name: round(value["value"], 4) for name, value in ours["metrics"].items()}
     print(f"{kind}: {len(ours['items'])} questions; octet eval {metrics}; lm-eval {dict(right)} right; "
           f"{different} of {count} verdicts differ; "
