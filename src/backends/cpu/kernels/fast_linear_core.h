@@ -18,8 +18,10 @@ namespace octet::cpu::fast {
 inline constexpr int kGroup = 6;         // rows of x in a tile
 inline constexpr int64_t kBlock = 1024;  // values of k before the next tile: x stays in L1
 inline constexpr int64_t kPanelBytes = 512 << 10;  // decoded rows of W: part of a small L2
-inline constexpr int64_t kPanelRows = 32;
-inline constexpr int64_t kFewGroups = 4;  // of x: then W is decoded for one tile at a time
+inline constexpr int64_t kPanelRows = 16;
+inline constexpr int64_t kFewGroups = 4;       // of x: then W is decoded for one tile at a time
+inline constexpr int kStreams = 8;             // of W, where one or two rows of x wait for memory
+inline constexpr int64_t kStreamAhead = 2048;  // bytes
 inline constexpr int64_t kTurn = 8;  // groups of x whose accumulators are kept over blocks of k
 
 // --- tiles ------------------------------------------------------------------------------------
@@ -52,7 +54,8 @@ struct Accumulators {
       for (int r = 0; r < R; ++r) at[m][r] = _mm512_setzero_ps();
     }
   }
-  // In memory the registers of a row lie side by side, and rows `step` floats apart.
+  // In memory rows lie `step` floats apart, and the registers of a row side by side, or `column`
+  // floats apart.
   OCTET_AVX512_INLINE void load(const float* from, int64_t step) {
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m, from += step) {
@@ -60,15 +63,16 @@ struct Accumulators {
       for (int r = 0; r < R; ++r) at[m][r] = _mm512_load_ps(from + r * 16);
     }
   }
-  OCTET_AVX512_INLINE void store(float* to, int64_t step) const {
+  OCTET_AVX512_INLINE void store(float* to, int64_t step, int64_t column = 16) const {
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m, to += step) {
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) _mm512_store_ps(to + r * 16, at[m][r]);
+      for (int r = 0; r < R; ++r) _mm512_store_ps(to + r * column, at[m][r]);
     }
   }
   // total += this * scale of the cell.
-  OCTET_AVX512_INLINE void fold(float* total, int64_t step, const CellScales& scales) const {
+  OCTET_AVX512_INLINE void fold(float* total, int64_t step, const CellScales& scales,
+                                int64_t column = 16) const {
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m, total += step) {
       alignas(16) float both[R];
@@ -82,7 +86,7 @@ struct Accumulators {
       }
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        float* to = total + r * 16;
+        float* to = total + r * column;
         _mm512_store_ps(to,
                         _mm512_fmadd_ps(at[m][r], _mm512_set1_ps(scale[r]), _mm512_load_ps(to)));
       }
@@ -93,16 +97,17 @@ struct Accumulators {
   }
 };
 
-// R rows of W from the mapping; rows beyond the last repeat it, and are not written out.
+// R rows of W from the mapping, `step` apart; rows beyond the last repeat it, and are not written
+// out.
 template <int R>
 struct WeightRows {
   const std::byte* row[R];
-  int64_t ahead;  // bytes: the same place in the next R rows, which is prefetched
+  int64_t ahead;  // bytes from here to what is prefetched: the same place in the next R rows
 
-  static WeightRows of(const Matrix& w, int64_t n) {
+  static WeightRows of(const Matrix& w, int64_t n, int64_t step = 1) {
     WeightRows rows;
-    for (int r = 0; r < R; ++r) rows.row[r] = w.row(std::min(n + r, w.rows - 1));
-    rows.ahead = R * w.row_bytes;
+    for (int r = 0; r < R; ++r) rows.row[r] = w.row(std::min(n + r * step, w.rows - 1));
+    rows.ahead = step == 1 ? R * w.row_bytes : kStreamAhead;
     return rows;
   }
 };
@@ -167,10 +172,11 @@ OCTET_AVX512_INLINE void packed_chunk(Accumulators<Math, M, 4>& acc, const std::
   }
 }
 
-// M rows of x by R rows of W, over all of k. The sums go to `total` as lanes, rows `step` apart.
+// M rows of x by R rows of W, over all of k. The sums go to `total` as lanes, rows `step` floats
+// apart and columns `column`.
 template <class Math, int M, int R, class Decoder, bool Fold>
 OCTET_AVX512 void direct_tile(const WeightRows<R>& rows, int64_t k_size, const std::byte* x,
-                              CellScales scales, float* total, int64_t step) {
+                              CellScales scales, float* total, int64_t step, int64_t column) {
   const Decoder decoder = Decoder::make();
   const int64_t full = k_size / kChunk * kChunk;
   constexpr int64_t x_step = Math::vecs * M * 64;
@@ -183,9 +189,9 @@ OCTET_AVX512 void direct_tile(const WeightRows<R>& rows, int64_t k_size, const s
     if (full < k_size) {
       direct_chunk<Math, M, R, Decoder, false>(acc, decoder, rows, full, k_size - full, x);
     }
-    acc.store(total, step);
+    acc.store(total, step, column);
   } else {
-    acc.store(total, step);
+    acc.store(total, step, column);
     for (int64_t k = 0; k < k_size; k += kCell, scales.next(M, R)) {
       acc.clear();
       for (int64_t c = k; c < std::min(k + kCell, k_size); c += kChunk, x += x_step) {
@@ -195,7 +201,7 @@ OCTET_AVX512 void direct_tile(const WeightRows<R>& rows, int64_t k_size, const s
           direct_chunk<Math, M, R, Decoder, false>(acc, decoder, rows, c, k_size - c, x);
         }
       }
-      acc.fold(total, step, scales);
+      acc.fold(total, step, scales, column);
     }
   }
 }
@@ -275,13 +281,14 @@ OCTET_AVX512 inline void finish(const float* total, int64_t step, int64_t rows, 
   }
 }
 
-// The scales of R rows from n on by cell, [cell][R]; 1 if they do not vary (those of x do).
+// The scales of R rows from n on, `step` apart, by cell, [cell][R]; 1 if they do not vary (those of
+// x do).
 template <int R>
-void gather_scales(const Matrix& w, int64_t n, float* out) {
+void gather_scales(const Matrix& w, int64_t n, float* out, int64_t step = 1) {
   const int64_t cells = (w.k + kCell - 1) / kCell;
   if (!w.scales.varies) std::fill_n(out, R * cells, 1.0f);
   for (int r = 0; w.scales.varies && r < R; ++r) {
-    const std::byte* from = w.scales.row(std::min(n + r, w.rows - 1));
+    const std::byte* from = w.scales.row(std::min(n + r * step, w.rows - 1));
     for (int64_t c = 0; c < cells; ++c) out[c * R + r] = load_f32(from + c * w.scales.col_bytes);
   }
 }
@@ -349,7 +356,7 @@ struct Cut {
     block = chunks <= most + most / 2 ? chunks : most;
     turn = few ? groups : block == chunks ? 1 : kTurn;
     const int64_t panel = kPanelBytes / (chunks * chunk_bytes);
-    rows = few ? kPanelRows / 2 : std::clamp(panel / 4 * 4, int64_t{4}, kPanelRows);
+    rows = few ? kPanelRows : std::clamp(panel / 4 * 4, int64_t{4}, kPanelRows);
   }
   int64_t quad_bytes() const { return chunks * chunk_bytes * 4; }
   int64_t panel_bytes() const { return few ? block * chunk_bytes * 4 : rows / 4 * quad_bytes(); }
@@ -447,13 +454,11 @@ void panel_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t
   }
 }
 
-// One group of x: W is decoded in registers, used, and never written. For one or two rows of x,
-// which wait for memory, eight rows of W are read side by side: that is as many streams as the
-// memory likes, and registers are free.
+// One group of x: W is decoded in registers, used, and never written.
 template <class Math, int R, class Decoder, bool Fold>
 struct DirectTiles {
   using Tile = void (*)(const WeightRows<R>&, int64_t, const std::byte*, CellScales, float*,
-                        int64_t);
+                        int64_t, int64_t);
   static constexpr Tile tiles[] = {
       nullptr,
       direct_tile<Math, 1, R, Decoder, Fold>,
@@ -465,26 +470,55 @@ struct DirectTiles {
   };
 };
 
+// One or two rows of x wait for memory. Columns [begin, begin + 8 * each) are read as eight
+// streams, each of `each` rows of W one after another, which is as many as the memory likes.
+//
+//   W  begin           [row 0, row 1, ...   stream 0
+//      begin + each    [row 0, row 1, ...   stream 1      a tile is row i of every stream,
+//      begin + 2 each  [row 0, row 1, ...   ...           sixteen of them are finished at once
+template <class Math, class Decoder, bool Fold>
+void stream_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t each,
+                    const Output& out, std::byte* scratch) {
+  constexpr int64_t stream = kFinish * 16, step = kStreams * stream;
+  alignas(64) float total[2 * step];
+  const PackedRows x(packed, w.k);
+  auto* scales = reinterpret_cast<float*>(scratch);
+  const CellScales cells{scales, x.cell_scales(0)};
+  for (int64_t i0 = 0; i0 < each; i0 += kFinish) {
+    const int64_t count = std::min(kFinish, each - i0);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t n = begin + i0 + i;
+      if constexpr (Fold) gather_scales<kStreams>(w, n, scales, each);
+      DirectTiles<Math, kStreams, Decoder, Fold>::tiles[packed.rows](
+          WeightRows<kStreams>::of(w, n, each), w.k, x.data(0), cells, total + i * 16, step,
+          stream);
+    }
+    for (int64_t s = 0; s < kStreams; ++s) {
+      const int64_t n = begin + s * each + i0;
+      finish(total + s * stream, step, packed.rows, 0, x.row_scales(0), w, n, n + count, out);
+    }
+  }
+}
+
 template <class Math, class Decoder, bool Fold>
 void direct_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t end,
                     const Output& out, std::byte* scratch) {
+  const int64_t each = (end - begin) / kStreams;
+  if (packed.rows <= 2 && each >= kFinish / 2) {
+    stream_columns<Math, Decoder, Fold>(w, packed, begin, each, out, scratch);
+    begin += kStreams * each;
+  }
   constexpr int64_t step = kFinish * 16;
   alignas(64) float total[kGroup * step];
   const PackedRows x(packed, w.k);
   auto* scales = reinterpret_cast<float*>(scratch);
   const CellScales cells{scales, x.cell_scales(0)};
-  const auto tile = [&]<int R>(int64_t n, float* to) {
-    if constexpr (Fold) gather_scales<R>(w, n, scales);
-    DirectTiles<Math, R, Decoder, Fold>::tiles[packed.rows](WeightRows<R>::of(w, n), w.k, x.data(0),
-                                                            cells, to, step);
-  };
   for (int64_t n = begin; n < end; n += kFinish) {
-    const int64_t count = std::min(kFinish, end - n);
-    int64_t i = 0;
-    if (packed.rows <= 2) {
-      for (; i + 8 <= count; i += 8) tile.template operator()<8>(n + i, total + i * 16);
+    for (int64_t i = 0; i < std::min(kFinish, end - n); i += 4) {
+      if constexpr (Fold) gather_scales<4>(w, n + i, scales);
+      DirectTiles<Math, 4, Decoder, Fold>::tiles[packed.rows](
+          WeightRows<4>::of(w, n + i), w.k, x.data(0), cells, total + i * 16, step, 16);
     }
-    for (; i < count; i += 4) tile.template operator()<4>(n + i, total + i * 16);
     finish(total, step, packed.rows, 0, x.row_scales(0), w, n, end, out);
   }
 }
