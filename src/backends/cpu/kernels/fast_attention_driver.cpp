@@ -63,6 +63,8 @@ std::vector<RowBlock> cut_rows(const Problem& problem, int64_t block_rows) {
   return blocks;
 }
 
+constexpr int64_t kFewRows = 24;  // of a block, as few as threads make it
+
 // What one thread works in.
 struct Scratch {
   Tile tile;
@@ -143,28 +145,34 @@ class Runner {
   }
 
   // Enough tasks to keep the threads busy: smaller row blocks first (tiles are converted more
-  // often), then one task a split (partial results travel through memory).
+  // often), then one task a split (partial results travel through memory). Few rows that look far
+  // back are split as well, and all heads attend to a split before the next: a token's heads lie
+  // side by side, and the pages of a split, but not those of the context, have room in the TLB.
   void plan() {
     const auto wanted =
         static_cast<size_t>(context_.threads.size() == 1 ? 1 : 2 * context_.threads.size());
     block_rows_ = shape_.k_dims <= 160 ? 192 : 96;
     blocks_ = cut_rows(problem_, block_rows_);
-    while (blocks_.size() < wanted && block_rows_ > 24) {
+    while (blocks_.size() < wanted && block_rows_ > kFewRows) {
       block_rows_ /= 2;
       blocks_ = cut_rows(problem_, block_rows_);
     }
     const bool split = blocks_.size() < wanted;
-    for (size_t b = 0; b < blocks_.size(); ++b) {
-      RowBlock& block = blocks_[b];
-      const int64_t cost = block.count * (block.end - block.begin);
-      if (split && block.splits() > 1) {
-        block.partials = partials_;
-        partials_ += block.splits() * block.count;
-        for (int64_t s = block.first_split(); s < block.end_split(); ++s) {
-          tasks_.push_back({b, s, s + 1, cost / block.splits()});
+    const auto heads = static_cast<size_t>(problem_.kv_heads);
+    for (size_t first = 0; first < blocks_.size(); first += heads) {  // the same rows of all heads
+      const RowBlock rows = blocks_[first];
+      const int64_t cost = rows.count * (rows.end - rows.begin);
+      const bool far = heads > 1 && rows.count <= kFewRows;
+      const bool parts = rows.splits() > 1 && (split || far);
+      for (size_t b = first; parts && b < first + heads; ++b) {
+        blocks_[b].partials = partials_;
+        partials_ += rows.splits() * rows.count;
+      }
+      const int64_t step = parts ? 1 : rows.splits();
+      for (int64_t s = rows.first_split(); s < rows.end_split(); s += step) {
+        for (size_t b = first; b < first + heads; ++b) {
+          tasks_.push_back({b, s, s + step, cost * step / rows.splits()});
         }
-      } else {
-        tasks_.push_back({b, block.first_split(), block.end_split(), cost});
       }
     }
     std::stable_sort(tasks_.begin(), tasks_.end(),
@@ -190,6 +198,7 @@ class Runner {
     const RowBlock& block = blocks_[task.block];
     const TileSource source = source_of(block);
     const int stride = shape_.v_stride();
+    prefetch_first(block, source, task.split_begin);
     load_rows(block, s);
     for (int64_t r = 0; r < block.count; ++r) {
       clear_row(shape_, s.total.max[r], s.total.sum + r * 16, s.total.value + r * stride);
@@ -209,6 +218,14 @@ class Runner {
       }
     }
     if (block.partials < 0) finish(block, s);
+  }
+
+  void prefetch_first(const RowBlock& block, const TileSource& source, int64_t split) const {
+    const int64_t from = std::max(block.begin, split * rule::kSplitTokens);
+    const int64_t to = std::min(block.end, (split + 1) * rule::kSplitTokens);
+    const int64_t first = from / kTile * kTile;
+    prefetch_tile(source, shape_, first, static_cast<int>(from - first),
+                  static_cast<int>(std::min<int64_t>(to - first, kTile)));
   }
 
   void attend_split(const RowBlock& block, const TileSource& source, int64_t split,

@@ -185,6 +185,14 @@ struct Part {
   }
 };
 
+// Inlined by force, as those of its callers that do nothing else: g++ takes a function that only
+// prefetches for one without effect, and drops its calls.
+__attribute__((always_inline)) inline void prefetch_bytes(const void* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) {
+    __builtin_prefetch(static_cast<const std::byte*>(from) + i);
+  }
+}
+
 // What is loaded now and what comes next: a row lies far from its neighbours (other KV heads are
 // between them), so the processor does not guess where the next tile is.
 struct Slots {
@@ -192,14 +200,27 @@ struct Slots {
   int begin = 0, end = 0;  // of now
   int next_end = 0;        // next has slots [0, next_end)
 
-  // Inlined by force: g++ takes a function that only prefetches for one without effect, and drops
-  // its calls.
   __attribute__((always_inline)) void prefetch(const Part& part, int t, int64_t bytes) const {
-    if (t >= next_end) return;
-    const std::byte* row = part.at(next[static_cast<size_t>(t)]);
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i);
+    if (t < next_end) prefetch_bytes(part.at(next[static_cast<size_t>(t)]), bytes);
   }
 };
+
+// The scales of slots [begin, end), which lie together for the tokens of a block.
+__attribute__((always_inline)) inline void prefetch_scales(const TileSource& source,
+                                                           const TileShape& shape,
+                                                           const Places& places, int begin,
+                                                           int end) {
+  if (!source.k_scale) return;
+  int64_t previous = -1;
+  for (int t = begin; t < end; ++t) {
+    const Place& place = places[static_cast<size_t>(t)];
+    if (place.block == previous) continue;
+    previous = place.block;
+    const int64_t bytes = 4 * (shape.groups + (source.block_tokens - 1) * source.scale_token);
+    prefetch_bytes(source.k_scale + place.block * source.k_scale_block, bytes);
+    if (!shape.mla) prefetch_bytes(source.v_scale + place.block * source.v_scale_block, bytes);
+  }
+}
 
 // Rows of 8-bit and 16-bit types as BF16. Returns whether all values are finite.
 bool widen_rows(const Part& part, DType type, int dims, int padded, const Slots& slots,
@@ -320,6 +341,24 @@ OCTET_AVX512 float value_weights(bool mla, const float* scales, uint64_t mask, f
   return s;
 }
 
+void prefetch_tile(const TileSource& source, const TileShape& shape, int64_t first, int begin,
+                   int end) {
+  Places places;
+  find_places(source, first, begin, end, places);
+  prefetch_scales(source, shape, places, begin, end);
+  const auto size = static_cast<int64_t>(size_of(source.type));
+  const auto rope_size = static_cast<int64_t>(size_of(source.rope_type));
+  for (int t = begin; t < end; ++t) {
+    const Place& place = places[static_cast<size_t>(t)];
+    const Part k{source.k, source.k_block, source.k_token};
+    const Part rope{source.rope, source.rope_block, source.rope_token};
+    const Part v{source.v, source.v_block, source.v_token};
+    prefetch_bytes(k.at(place), shape.k_dims * size);
+    if (rope.data) prefetch_bytes(rope.at(place), shape.rope_dims * rope_size);
+    if (v.data) prefetch_bytes(v.at(place), shape.v_dims * size);
+  }
+}
+
 void load_tile(const TileSource& source, const TileShape& shape, int64_t first, int begin, int end,
                int64_t last, Tile& tile) {
   Slots slots;
@@ -328,6 +367,7 @@ void load_tile(const TileSource& source, const TileShape& shape, int64_t first, 
   slots.next_end = static_cast<int>(std::clamp<int64_t>(last - first - kTile, 0, kTile));
   find_places(source, first, begin, end, slots.now);
   find_places(source, first + kTile, 0, slots.next_end, slots.next);
+  prefetch_scales(source, shape, slots.next, 0, slots.next_end);
   load_scales(source, shape, slots, tile);
 
   if (shape.rope_dims > 0) {
@@ -346,6 +386,7 @@ void load_tile(const TileSource& source, const TileShape& shape, int64_t first, 
 float value_weights(bool, const float*, uint64_t, float*) {
   return 1.0f;
 }
+void prefetch_tile(const TileSource&, const TileShape&, int64_t, int, int) {}
 void load_tile(const TileSource&, const TileShape&, int64_t, int, int, int64_t, Tile&) {}
 #endif
 

@@ -70,6 +70,11 @@ struct Tile {
 // outside the mask). Needs AVX-512, as does load_tile.
 float value_weights(bool mla, const float* scales, uint64_t mask, float* weight);
 
+// Fetches what load_tile reads of slots [begin, end) of the tile that starts at position `first`:
+// for a task's first tile, as the others are fetched by the one before.
+void prefetch_tile(const TileSource& source, const TileShape& shape, int64_t first, int begin,
+                   int end);
+
 // Loads slots [begin, end) of the tile that starts at position `first`; other slots keep what they
 // had, and no row may look at them. Positions up to `last` are loaded soon: they are fetched ahead.
 void load_tile(const TileSource& source, const TileShape& shape, int64_t first, int begin, int end,
