@@ -27,7 +27,8 @@ compare() {
       --json "$file" >&2
   done
 }
-field() { tr -d '\n' <"$results/$1.json" | sed -n "s/.*\"$2\": *\([-+.0-9eE]*\).*/\1/p"; }
+# The first of that name: the figure of the whole text stands before those of its parts.
+field() { sed -n "s/.*\"$2\": *\([-+.0-9eE]*\).*/\1/p" "$results/$1.json" | head -n 1; }
 
 # row TITLE NAME KL_CODE KL_DOCS FLAGS...: a line of the table, beside the KL of a simulation.
 row() {
@@ -74,7 +75,7 @@ for scheme in fp8_channel fp8_block; do
     file=$results/needle_${scheme}_$length.json
     [ -s "$file" ] || "$octet" eval needle $model --scheme $scheme --lengths $length --count 25 \
       --text "$texts/public_docs.txt" --json "$file" >&2
-    line="$line $(field "needle_${scheme}_$length" found) |"
+    line="$line $(awk -v share="$(field "needle_${scheme}_$length" value)" 'BEGIN { print 25 * share }') |"
   done
   echo "$line"
 done
