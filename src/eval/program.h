@@ -3,8 +3,8 @@
 //
 // What holds it is the kernel: resource limits, and a seccomp filter that refuses sockets, new
 // processes, signals to others, whatever opens a file to write or changes the file system, and the
-// ways around (ptrace, io_uring, namespaces). It may read what the user may read, and has nowhere
-// to send it. No part of it runs inside this process.
+// ways around (ptrace, io_uring, namespaces); and no capability is left to it. It may read what the
+// user may read, and has nowhere to send it. No part of it runs inside this process.
 #pragma once
 
 #include <cstdint>

@@ -94,6 +94,16 @@ constexpr uint32_t kRefused[] = {
     __NR_swapoff,
     __NR_acct,
     __NR_quotactl,
+    __NR_sched_setaffinity,
+    __NR_sched_setparam,
+    __NR_ioprio_set,
+    __NR_migrate_pages,
+    __NR_move_pages,
+    __NR_shmctl,
+    __NR_msgctl,
+    __NR_msgsnd,
+    __NR_semctl,
+    __NR_semop,
     __NR_setpriority,
     __NR_sched_setscheduler,
     __NR_sched_setattr,
@@ -164,7 +174,8 @@ constexpr sock_filter if_any(uint32_t bits) {
   return BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, bits, 1, 0);
 }
 
-constexpr size_t kLength = 4 + 3 + 2 * std::size(kRefused) + 2 * std::size(kUnknown) + 4 * 5 + 1;
+constexpr size_t kLength =
+    4 + 3 + 2 * std::size(kRefused) + 2 * std::size(kUnknown) + 4 * 5 + 3 * 5 + 1;
 
 class Filter {
  public:
@@ -186,6 +197,14 @@ class Filter {
 #endif
     refuse_by_argument(__NR_openat, 2, unless_any(kOpensToWrite));
     // Limits of this process alone (0), and no terminal is typed into.
+    // No signal to another by way of a descriptor's owner.
+    for (const uint32_t command : {F_SETOWN, F_SETOWN_EX, F_SETSIG}) {
+      add(unless(__NR_fcntl, 4));
+      add(load(argument(1)));
+      add(unless(command, 1));
+      add(end(kRefuse));
+      add(load(offsetof(seccomp_data, nr)));
+    }
     refuse_by_argument(__NR_prlimit64, 0, BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0));
     add(end(SECCOMP_RET_ALLOW));
   }

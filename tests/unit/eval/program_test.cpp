@@ -70,6 +70,9 @@ TEST_F(Program, ReachesNothingOutside) {
            std::string("import os; os.posix_spawn('/bin/true', ['true'], {})"),
            std::string("import os; os.kill(os.getppid(), 9)"),
            std::string("import os; os.killpg(os.getpgid(os.getppid()), 9)"),
+           std::string("import fcntl, os; fcntl.fcntl(2, fcntl.F_SETOWN, os.getppid())"),
+           std::string("import os; os.sched_setaffinity(os.getppid(), {0})"),
+           std::string("import os; os.chroot('/')"),
            std::string("import multiprocessing as m; m.Process(target=print).start()"),
            fmt::format("open('{}', 'w')", target),
            fmt::format("open('{}', 'a')", kept),
@@ -96,6 +99,14 @@ TEST_F(Program, SeesNoEnvironmentAndNoDescriptorsOfOurs) {
   EXPECT_EQ(runner_
                 .run("import os\nfor fd in range(4, 32):\n    try:\n        os.fstat(fd)\n"
                      "    except OSError:\n        continue\n    raise Exception(fd)")
+                .end,
+            ProgramEnd::passed);
+}
+
+TEST_F(Program, HasNoRightsOfRoot) {
+  EXPECT_EQ(runner_
+                .run("lines = dict(l.split(':', 1) for l in open('/proc/self/status'))\n"
+                     "assert int(lines['CapEff'], 16) == 0")
                 .end,
             ProgramEnd::passed);
 }
