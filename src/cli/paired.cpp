@@ -95,8 +95,8 @@ Side::Side(const ModelOptions& model, const PairedOptions& options, std::string 
     : options_(options),
       path_(model.path),
       task_(std::move(task)),
-      fingerprint_(fingerprint_of(model, options.device)),
       open_(model),
+      fingerprint_(fingerprint_of(model, options.device)),
       log_(log) {
   open_.tokenizer();  // Error if there is none
 }
@@ -211,6 +211,8 @@ void for_each_side(const PairedOptions& options, const std::string& task,
   if (log.broken() > 0) {
     log::warning("{}: {} lines are broken and left out", options.resume, log.broken());
   }
+  // A mistyped baseline is noticed before the model has answered for hours.
+  if (!options.baseline.path.empty()) OpenModel(options.baseline).tokenizer();
   for (const ModelOptions* model : {&options.model, &options.baseline}) {
     if (model->path.empty()) continue;
     Side side(*model, options, task, log);

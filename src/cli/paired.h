@@ -67,8 +67,9 @@ class Side {
   eval::ItemKey key(const std::string& item, std::string input) const;
 
   const PairedOptions& options_;
-  std::string path_, task_, fingerprint_, arithmetic_;
+  std::string path_, task_, arithmetic_;
   OpenModel open_;
+  std::string fingerprint_;
   std::unique_ptr<ops::Backend> backend_;
   eval::ItemLog& log_;
 };

@@ -174,6 +174,14 @@ class Eval(unittest.TestCase):
                      harness.MODEL, "--temperatures", "hot")
         self.refused(["--text"], "needle")
         self.refused(["--lengths"], "needle", "--kind", "code", "--lengths", "20")
+        nowhere = self.root / "no-model"
+        code, _, log = harness.run("eval", "mmlu", nowhere, "--data", mmlu, "--shots", 0)
+        self.assertEqual(code, 2, log)
+        self.assertIn("no-model", log)
+        kept = self.root / "kept.jsonl"
+        self.refused(["no-model"], "mmlu", "--data", mmlu, "--shots", 0, "--baseline", nowhere,
+                     "--resume", kept)
+        self.assertEqual(kept.read_text(), "", "it is said before anything is asked")
         self.refused(["no file of answers"], "mmlu", "--data", mmlu, "--shots", 0, "--resume", gsm8k)
 
 
