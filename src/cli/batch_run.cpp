@@ -68,6 +68,7 @@ void BatchRun::wait() {
   const sched::StepPlan plan = std::move(in_flight_.front());
   in_flight_.pop_front();
   for (size_t i = 0; i < plan.slices.size(); ++i) {
+    if (output.slices[i].broken) throw Error(*output.slices[i].broken);
     if (!output.slices[i].sampled) continue;
     const engine::SampledToken& token = *output.slices[i].sampled;
     last_[static_cast<size_t>(plan.slices[i].seq)] = token.token;

@@ -128,6 +128,7 @@ std::string Conversation::answer(std::vector<int32_t> prompt) {
     const auto event = events->pop_for(std::chrono::milliseconds(50));
     if (!event) continue;
     if (!event->fault.empty()) engine_.rethrow_fault();
+    if (!event->error.empty()) throw Error({.what = event->error});
     for (const engine::SampledToken& token : event->tokens) {
       if (event->stop_token != token.token) show(detokenizer.push(token.token));
     }

@@ -195,6 +195,7 @@ void Generation::show(Completion& completion, const std::string& text) const {
 
 void Generation::accept(engine::Engine& engine, size_t index, const engine::TokenEvent& event) {
   if (!event.fault.empty()) engine.rethrow_fault();
+  if (!event.error.empty()) throw Error({.what = event.error});
   Completion& completion = completions_[index];
   for (const engine::SampledToken& token : event.tokens) {
     if (completion.stopped) break;

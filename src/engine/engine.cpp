@@ -298,9 +298,9 @@ void Engine::start(Command& command) {
   invariant(admission.ok(), "submit() admitted what the scheduler refuses");
 }
 
-void Engine::end(uint64_t id, int32_t output_tokens, sched::Finish reason, std::string error) {
+void Engine::end(uint64_t id, int32_t output_tokens, sched::Finish reason, Trouble trouble) {
   if (const auto emission = scheduler_->finish_at(id, output_tokens, reason)) {
-    deliver(*emission, nullptr, std::move(error));
+    deliver(*emission, nullptr, std::move(trouble));
   }
 }
 
@@ -346,11 +346,17 @@ void Engine::step() {
   planned_.pop_front();
   kv_probe_->after(plan);
   for (size_t i = 0; i < plan.slices.size(); ++i) {
-    if (!output.slices[i].no_token) continue;
+    const SliceOutput& slice = output.slices[i];
+    if (!slice.no_token && !slice.broken) continue;
     const uint64_t id = plan.slices[i].seq;
-    end(id, scheduler_->find(id)->output_len(), sched::Finish::error,
-        "no token is left to draw: allowed tokens, bad words, the least number of tokens and the "
-        "form that is asked for exclude all");
+    const Trouble trouble =
+        slice.broken ? Trouble{slice.broken->what(), true}
+                     : Trouble{
+                           "no token is left to draw: allowed tokens, bad words, the least "
+                           "number of tokens and the form that is asked for exclude all"};
+    if (const sched::Sequence* sequence = scheduler_->find(id)) {
+      end(id, sequence->output_len(), sched::Finish::error, trouble);
+    }
   }
   for (const sched::Emission& emission : scheduler_->apply(plan, output.result)) {
     deliver(emission, &output);
@@ -358,7 +364,7 @@ void Engine::step() {
   if (kDebug || options_.check_every_step) scheduler_->check();
 }
 
-void Engine::deliver(const sched::Emission& emission, StepOutput* output, std::string error) {
+void Engine::deliver(const sched::Emission& emission, StepOutput* output, Trouble trouble) {
   const auto found = live_.find(emission.seq);
   if (found == live_.end()) return;
   Live& live = found->second;
@@ -368,7 +374,8 @@ void Engine::deliver(const sched::Emission& emission, StepOutput* output, std::s
   event.prompt_tokens = emission.prompt_tokens;
   event.output_tokens = emission.output_tokens;
   event.cached_tokens = emission.cached_tokens;
-  event.error = std::move(error);
+  event.error = std::move(trouble.why);
+  event.of_model = trouble.of_model;
   bool complete = false;
   if (emission.slice >= 0) {
     invariant(output, "tokens come from a step");
@@ -383,7 +390,7 @@ void Engine::deliver(const sched::Emission& emission, StepOutput* output, std::s
       if (live.rules && !emission.finish) {
         if (!live.rules->accept(emission.tokens[0])) {
           return end(emission.seq, emission.output_tokens - 1, sched::Finish::error,
-                     "a token was drawn that the form that is asked for does not allow");
+                     {"a token was drawn that the form that is asked for does not allow"});
         }
         complete = live.rules->finished();
       }

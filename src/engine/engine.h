@@ -83,9 +83,10 @@ struct TokenEvent {
   std::optional<sched::Finish> finish;
   std::optional<int32_t> stop_token;  // that ended it; counted in usage, its text is not shown
   int32_t prompt_tokens = 0, output_tokens = 0, cached_tokens = 0;
-  std::string fault;  // the engine failed; the stream ends here
-  std::string error;  // why, if this request alone could not go on: with Finish::error
-  Timing timing;      // of the last event
+  std::string fault;      // the engine failed; the stream ends here
+  std::string error;      // why, if this request alone could not go on: with Finish::error
+  bool of_model = false;  // then: the model computed NaN or infinite logits for it
+  Timing timing;          // of the last event
 };
 // Called on the engine thread: takes the event away, does not wait for anything, does not throw.
 using EventSink = std::function<void(TokenEvent)>;
@@ -107,6 +108,12 @@ struct EngineStats {
   // Of the engine's thread, while it had work; and of these, those in which it computed, or waited
   // for a device that did.
   double busy_seconds = 0, step_seconds = 0;
+};
+
+// Why one request alone cannot go on; empty where none has to end for it.
+struct Trouble {
+  std::string why;
+  bool of_model = false;
 };
 
 class Engine {
@@ -181,9 +188,9 @@ class Engine {
   void expire();
   void step();
   void launch();
-  void deliver(const sched::Emission& emission, StepOutput* output, std::string error = {});
+  void deliver(const sched::Emission& emission, StepOutput* output, Trouble trouble = {});
   // Ends a request after its first output_tokens tokens.
-  void end(uint64_t id, int32_t output_tokens, sched::Finish reason, std::string error = {});
+  void end(uint64_t id, int32_t output_tokens, sched::Finish reason, Trouble trouble = {});
   void end_all(const TokenEvent& last);
   void publish();
 

@@ -205,8 +205,8 @@ StepOutput Runner::wait() {
     SampledToken token{.token = results.tokens.as<int32_t>()[row],
                        .logprob = results.logprobs.as<float>()[row],
                        .rank = results.ranks.as<int32_t>()[row]};
-    if (std::isnan(token.logprob)) {
-      throw not_finite(
+    if (std::isnan(token.logprob) && !output.slices.back().broken) {
+      output.slices.back().broken = not_finite(
           "the model computes NaN or infinite logits",
           fmt::format("step {}, slice {}, op sample", slot.step, output.slices.size() - 1),
           fmt::format("token {} with log-probability {}", token.token, token.logprob));
@@ -224,8 +224,10 @@ StepOutput Runner::wait() {
     for (int32_t i = 0; i < rows.count; ++i) {
       slice.scored.push_back(token_of(rows.scored + i, rows.prompt_logprobs));
     }
-    if (rows.sample < 0) continue;
+    if (slice.broken) slice.scored.clear();
+    if (rows.sample < 0 || slice.broken) continue;
     SampledToken token = token_of(rows.sample, rows.logprobs);
+    if (slice.broken) continue;
     if (token.token < 0) {
       slice.no_token = true;
       continue;

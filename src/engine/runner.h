@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/error.h"
 #include "engine/batch_memory.h"
 #include "engine/edit_memory.h"
 #include "engine/step_bucket.h"
@@ -41,10 +42,12 @@ struct SliceOutput {
   std::vector<SampledToken> scored;     // the slice's `scored`, in order
   std::optional<SampledToken> sampled;  // set where the slice sampled
   bool no_token = false;                // it should have, but no token was allowed
+  // The model's logits for it are NaN or infinite; nothing else is set then.
+  std::optional<Error> broken;
 };
 
 struct StepOutput {
-  sched::StepResult result;  // no token of a slice with no_token
+  sched::StepResult result;  // no token of a slice with no_token, or that is broken
   std::vector<SliceOutput> slices;
 };
 
@@ -67,8 +70,7 @@ class Runner {
 
   // Enqueues a step. Steps are waited for in the order of their launch.
   void launch(const sched::StepPlan& plan, DrawOf draw_of);
-  // Waits for the oldest step in flight, and for no other. Fault if the device failed, Error if the
-  // model's logits are NaN or infinite.
+  // Waits for the oldest step in flight, and for no other. Fault if the device failed.
   StepOutput wait();
 
  private:

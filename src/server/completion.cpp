@@ -217,6 +217,10 @@ asio::awaitable<void> complete(const CompletionContext& context, const Completio
       failure = ApiError(500, "the engine failed: " + item->event.fault, "InternalServerError");
       break;
     }
+    if (item->event.of_model) {
+      failure = ApiError(500, item->event.error, "InternalServerError");
+      break;
+    }
     if (!item->event.error.empty()) {  // what was asked for cannot be had
       failure = ApiError(400, item->event.error);
       break;

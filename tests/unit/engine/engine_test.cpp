@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "engine/session.h"
@@ -350,17 +351,36 @@ TEST(Engine, AFaultEndsEveryStreamAndTheEngine) {
   EXPECT_THROW(engine.rethrow_fault(), Fault);
 }
 
-// It ends the engine, too, but is an error of the user's.
-TEST(Engine, AModelThatComputesNaNIsAnError) {
+// Only the requests that meet it end; the engine goes on.
+TEST(Engine, LogitsThatAreNaNEndTheirRequestsAlone) {
   Rig rig;
-  rig.backend.poison();
-  Engine engine(*rig.model, rig.backend, {});
-  engine.rethrow_fault();  // nothing yet
-  Collector collector;
-  ASSERT_TRUE(engine.submit(greedy(prompt_of(4), 2), collector.sink()).accepted());
-  EXPECT_THAT(drain(collector).last.fault,
-              AllOf(HasSubstr("NaN"), HasSubstr("step 1, slice 0"), HasSubstr("--scan")));
-  EXPECT_THROW(engine.rethrow_fault(), Error);
+  const std::vector<int32_t> expected = by_hand(rig, prompt_of(5), 10);
+  Engine engine(*rig.model, rig.backend, {.max_num_seqs = 4, .enable_prefix_caching = false});
+  Collector well, scored, sampled, after;
+  constexpr int32_t poisoned = 2;  // which no prompt has
+  ASSERT_EQ(std::ranges::count(expected, poisoned), 0);
+  rig.backend.poison_token(poisoned);
+  std::vector<int32_t> bad = prompt_of(5);
+  bad.push_back(poisoned);
+  GenRequest with_scores = greedy(bad, 2);
+  with_scores.prompt_logprobs = 0;
+  ASSERT_TRUE(engine.submit(greedy(prompt_of(5), 10), well.sink()).accepted());
+  ASSERT_TRUE(engine.submit(greedy(bad, 2), sampled.sink()).accepted());
+  ASSERT_TRUE(engine.submit(with_scores, scored.sink()).accepted());
+  for (Collector* one : {&sampled, &scored}) {
+    const Ended ended = drain(*one);
+    EXPECT_EQ(ended.ends, 1);
+    EXPECT_EQ(ended.last.finish, sched::Finish::error);
+    EXPECT_TRUE(ended.last.of_model);
+    EXPECT_THAT(ended.last.error,
+                AllOf(HasSubstr("NaN"), HasSubstr("op sample"), HasSubstr("--scan")));
+    EXPECT_TRUE(ended.tokens.empty());
+  }
+  EXPECT_EQ(drain(well).tokens, expected);
+  ASSERT_TRUE(engine.submit(greedy(prompt_of(5), 10), after.sink()).accepted());
+  EXPECT_EQ(drain(after).tokens, expected);
+  EXPECT_EQ(engine.stats().fault, "");
+  engine.rethrow_fault();  // nothing
 }
 
 // Sinks that take long hold the engine up, and break nothing.

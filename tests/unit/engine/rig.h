@@ -5,7 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <limits>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -26,8 +26,8 @@ class RiggedBackend final : public probe::ForwardingBackend {
 
   // The n-th linear from now on throws Fault.
   void break_after(int linears) { until_fault_ = linears; }
-  // All logits are NaN from now on.
-  void poison() { poisoned_ = true; }
+  // The embedding of this token is NaN from now on.
+  void poison_token(int32_t id) { poisoned_ = id; }
   // Steps wait at the gate, after so many more that pass.
   void hold(int passing = 0) {
     const std::scoped_lock lock(mutex_);
@@ -60,6 +60,11 @@ class RiggedBackend final : public probe::ForwardingBackend {
     }
     lock.unlock();
     ForwardingBackend::embed(table, tokens, out);
+    for (int64_t i = 0; i < tokens.count(); ++i) {
+      if (tokens.as<int32_t>()[i] != poisoned_) continue;
+      const Tensor row = out.slice(i, 1);
+      std::memset(row.data, 0xFF, static_cast<size_t>(row.bytes()));  // NaN in every type
+    }
   }
   void linear(const ops::Activation& x, const ops::Linear& w, const Tensor& out) override {
     if (until_fault_ > 0 && --until_fault_ == 0) throw Fault("the device caught fire");
@@ -70,16 +75,10 @@ class RiggedBackend final : public probe::ForwardingBackend {
     if (until_fault_ > 0 && --until_fault_ == 0) throw Fault("the device caught fire");
     ForwardingBackend::linear_group(x, ws, outs);
   }
-  void head_linear(const Tensor& x, const ops::Linear& w, const Tensor& out) override {
-    ForwardingBackend::head_linear(x, w, out);
-    if (poisoned_) {
-      std::fill_n(out.as<float>(), out.count(), std::numeric_limits<float>::quiet_NaN());
-    }
-  }
 
  private:
   std::atomic<int> until_fault_{0};
-  std::atomic<bool> poisoned_{false};
+  std::atomic<int32_t> poisoned_{-1};
   std::mutex mutex_;
   std::condition_variable changed_;
   bool open_ = true;
