@@ -54,9 +54,15 @@ void Answer::add_text(std::string_view text) {
   add_calls(std::move(found.calls));
 }
 
-void Answer::add_calls(std::vector<ToolCall> calls) {
-  for (ToolCall& call : calls) {
-    calls_.push_back({all_calls_++, std::move(call.name), std::move(call.arguments)});
+void Answer::add_calls(std::vector<ToolCallPart> parts) {
+  for (ToolCallPart& part : parts) {
+    if (!part.name.empty()) {
+      calls_.push_back({all_calls_++, std::move(part.name), std::move(part.arguments)});
+    } else if (!calls_.empty()) {
+      calls_.back().arguments += part.arguments;
+    } else if (!part.arguments.empty()) {
+      calls_.push_back({all_calls_ - 1, "", std::move(part.arguments)});
+    }
   }
 }
 

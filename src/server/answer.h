@@ -61,7 +61,7 @@ class Answer {
   };
   void add_prompt(const std::vector<engine::SampledToken>& tokens);
   void add_text(std::string_view text);
-  void add_calls(std::vector<ToolCall> calls);
+  void add_calls(std::vector<ToolCallPart> parts);
   void show(const text::StopMatcher::Result& result);
   void release(size_t count);
   void end(const text::StopMatcher::Result& stop, int32_t output_tokens);

@@ -453,6 +453,8 @@ asio::awaitable<void> HttpServer::accept(std::shared_ptr<Shared> shared, tcp::ac
 asio::awaitable<void> HttpServer::serve(std::shared_ptr<Shared> shared, tcp::socket socket) {
   beast::error_code ignored;
   socket.set_option(tcp::no_delay(true), ignored);  // a token a packet: Nagle would hold it back
+  const tcp::endpoint other = socket.remote_endpoint(ignored);
+  const std::string client = other.address().to_string();
   Connection connection(std::move(socket));
   shared->connections.insert(&connection);
   const auto remove = [shared](Connection* c) { shared->connections.erase(c); };
@@ -481,12 +483,13 @@ asio::awaitable<void> HttpServer::serve(std::shared_ptr<Shared> shared, tcp::soc
                           .authorization = to_string(message[http::field::authorization]),
                           .request_id = to_string(message["X-Request-Id"]),
                           .origin = to_string(message[http::field::origin]),
-                          .if_none_match = to_string(message[http::field::if_none_match])};
+                          .if_none_match = to_string(message[http::field::if_none_match]),
+                          .client = client};
       BeastResponder::Head head;
       head.version = message.version();
       head.keep_alive = message.keep_alive();
       head.body = message.method() != http::verb::head;
-      head.request_id = request.request_id.substr(0, 128);
+      if (request.request_id.size() <= kMostRequestId) head.request_id = request.request_id;
       BeastResponder responder(stream, limits, std::move(head), shared->closing);
       co_await shared->handler(request, responder);
       connection.busy = false;

@@ -28,7 +28,11 @@ struct HttpLimits {
 struct HttpRequest {
   std::string method, path, body;                                // path without the query
   std::string authorization, request_id, origin, if_none_match;  // of these headers, or ""
+  std::string client;                                            // its address, without the port
 };
+
+// Bytes of an X-Request-Id that the response repeats; a handler may refuse a longer one.
+inline constexpr size_t kMostRequestId = 128;
 
 // Writes the one response of a request: either send(), or start_stream() and write() until
 // finish(). Every call throws boost::system::system_error when the client is gone or too slow.

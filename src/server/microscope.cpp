@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "server/request.h"
+#include "server/worker.h"
 #include "text/detokenizer.h"
 
 namespace octet::server {
@@ -41,7 +42,19 @@ double mean_of(const std::vector<engine::TokenView>& views, int64_t first,
 
 }  // namespace
 
-MicroscopeRequest parse_microscope(const std::string& text, const ServedModel& served) {
+namespace {
+
+[[noreturn]] void refuse_length(const char* field, int64_t most) {
+  refuse(field,
+         fmt::format("{} has more tokens than the microscope holds: prompt and output together "
+                     "may have {} (--microscope-tokens)",
+                     field, most));
+}
+
+}  // namespace
+
+MicroscopeRequest parse_microscope(const std::string& text, const ServedModel& served,
+                                   int64_t most_tokens) {
   const Json json = parse_json(text, kBodyName);
   const JsonView body(json, kBodyName);
   const std::string model = body.get<std::string>("model", served.name);
@@ -54,7 +67,11 @@ MicroscopeRequest parse_microscope(const std::string& text, const ServedModel& s
   if (body.has("tokens")) {
     if (body.has("completion"))
       refuse("completion", "completion goes with prompt, not with tokens");
-    request.tokens = token_ids(json.at("tokens"), "tokens", served.vocab);
+    const Json& tokens = json.at("tokens");
+    if (tokens.is_array() && static_cast<int64_t>(tokens.size()) > most_tokens) {
+      refuse_length("tokens", most_tokens);
+    }
+    request.tokens = token_ids(tokens, "tokens", served.vocab);
     if (request.tokens.empty()) refuse("tokens", "tokens is empty: there is nothing to look at");
     request.prompt_tokens =
         integer(body, "prompt_tokens", 1, 1, static_cast<int32_t>(request.tokens.size()));
@@ -71,12 +88,13 @@ MicroscopeRequest parse_microscope(const std::string& text, const ServedModel& s
 class MicroscopeService::Impl {
  public:
   Impl(engine::Microscope& microscope, std::string baseline, const text::Tokenizer& tokenizer,
-       std::vector<int32_t> end_tokens, const ServedModel& served)
+       std::vector<int32_t> end_tokens, const ServedModel& served, asio::any_io_executor workers)
       : microscope_(microscope),
         baseline_(std::move(baseline)),
         tokenizer_(tokenizer),
         end_tokens_(std::move(end_tokens)),
-        served_(served) {
+        served_(served),
+        workers_(std::move(workers)) {
     asio::post(thread_, [this] {
       // Where the system does not allow it, the thread keeps its priority.
       (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness);
@@ -88,8 +106,11 @@ class MicroscopeService::Impl {
   using Work = std::function<std::optional<OrderedJson>(const std::stop_token& stop)>;
   asio::awaitable<void> answer(Responder& responder, const Work& work);
 
-  std::optional<OrderedJson> view(const std::string& body, const std::stop_token& stop);
-  std::optional<OrderedJson> continuation(const std::string& body, const std::stop_token& stop);
+  // Of a large body off the event loop.
+  asio::awaitable<MicroscopeRequest> read(const std::string& body) const;
+  std::optional<OrderedJson> view(const MicroscopeRequest& request, const std::stop_token& stop);
+  std::optional<OrderedJson> continuation(const MicroscopeRequest& request,
+                                          const std::stop_token& stop);
 
   void stop() {
     open_->stopped = true;
@@ -138,6 +159,7 @@ class MicroscopeService::Impl {
   const text::Tokenizer& tokenizer_;
   const std::vector<int32_t> end_tokens_;
   const ServedModel& served_;
+  const asio::any_io_executor workers_;
   std::shared_ptr<Open> open_ = std::make_shared<Open>();
   asio::thread_pool thread_{1};
 };
@@ -181,24 +203,14 @@ asio::awaitable<void> MicroscopeService::Impl::answer(Responder& responder, cons
 std::pair<std::vector<int32_t>, int64_t> MicroscopeService::Impl::tokens_of(
     const MicroscopeRequest& request) const {
   const int64_t most = microscope_.max_tokens();
-  const auto too_many = [&](const char* field) {
-    throw ApiError(400,
-                   fmt::format("{} has more tokens than the microscope holds: prompt and output "
-                               "together may have {} (--microscope-tokens)",
-                               field, most),
-                   "BadRequestError", field);
-  };
-  if (!request.tokens.empty()) {
-    if (static_cast<int64_t>(request.tokens.size()) > most) too_many("tokens");
-    return {request.tokens, request.prompt_tokens};
-  }
+  if (!request.tokens.empty()) return {request.tokens, request.prompt_tokens};
   std::optional<std::vector<int32_t>> ids =
       tokenizer_.encode_at_most(static_cast<size_t>(most), request.prompt);
-  if (!ids) too_many("prompt");
+  if (!ids) refuse_length("prompt", most);
   const auto prompt_tokens = static_cast<int64_t>(ids->size());
   const auto more = tokenizer_.encode_at_most(static_cast<size_t>(most) - ids->size(),
                                               request.completion, {.add_special_tokens = false});
-  if (!more) too_many("completion");
+  if (!more) refuse_length("completion", most);
   ids->insert(ids->end(), more->begin(), more->end());
   if (ids->empty()) refuse("prompt", "prompt has no token: there is nothing to look at");
   for (const int32_t id : *ids) {
@@ -229,9 +241,20 @@ OrderedJson MicroscopeService::Impl::token_json(size_t index, const engine::Toke
           {"alternatives", std::move(best)}};
 }
 
-std::optional<OrderedJson> MicroscopeService::Impl::view(const std::string& body,
+asio::awaitable<MicroscopeRequest> MicroscopeService::Impl::read(const std::string& body) const {
+  constexpr size_t is_large = 8 << 10;
+  MicroscopeRequest request;
+  const auto parse = [&] { request = parse_microscope(body, served_, microscope_.max_tokens()); };
+  if (body.size() < is_large) {
+    parse();
+  } else {
+    co_await on_worker(workers_, parse);
+  }
+  co_return request;
+}
+
+std::optional<OrderedJson> MicroscopeService::Impl::view(const MicroscopeRequest& request,
                                                          const std::stop_token& stop) {
-  const MicroscopeRequest request = parse_microscope(body, served_);
   const auto [tokens, prompt_tokens] = tokens_of(request);
   OrderedJson out = head("octet.microscope");
   out["prompt_tokens"] = prompt_tokens;
@@ -276,9 +299,8 @@ std::optional<OrderedJson> MicroscopeService::Impl::view(const std::string& body
   return out;
 }
 
-std::optional<OrderedJson> MicroscopeService::Impl::continuation(const std::string& body,
+std::optional<OrderedJson> MicroscopeService::Impl::continuation(const MicroscopeRequest& request,
                                                                  const std::stop_token& stop) {
-  const MicroscopeRequest request = parse_microscope(body, served_);
   const auto [tokens, prompt_tokens] = tokens_of(request);
   text::Detokenizer detokenizer(tokenizer_);
   std::vector<int32_t> ids;
@@ -304,22 +326,25 @@ std::optional<OrderedJson> MicroscopeService::Impl::continuation(const std::stri
 
 MicroscopeService::MicroscopeService(engine::Microscope& microscope, std::string baseline,
                                      const text::Tokenizer& tokenizer,
-                                     std::vector<int32_t> end_tokens, const ServedModel& served)
+                                     std::vector<int32_t> end_tokens, const ServedModel& served,
+                                     asio::any_io_executor workers)
     : impl_(std::make_unique<Impl>(microscope, std::move(baseline), tokenizer,
-                                   std::move(end_tokens), served)) {}
+                                   std::move(end_tokens), served, std::move(workers))) {}
 MicroscopeService::~MicroscopeService() = default;
 
 asio::awaitable<void> MicroscopeService::view(const HttpRequest& request, Responder& responder) {
-  const Impl::Work work = [this, &request](const std::stop_token& stop) {
-    return impl_->view(request.body, stop);
+  const MicroscopeRequest wanted = co_await impl_->read(request.body);
+  const Impl::Work work = [this, &wanted](const std::stop_token& stop) {
+    return impl_->view(wanted, stop);
   };
   co_await impl_->answer(responder, work);
 }
 
 asio::awaitable<void> MicroscopeService::continue_baseline(const HttpRequest& request,
                                                            Responder& responder) {
-  const Impl::Work work = [this, &request](const std::stop_token& stop) {
-    return impl_->continuation(request.body, stop);
+  const MicroscopeRequest wanted = co_await impl_->read(request.body);
+  const Impl::Work work = [this, &wanted](const std::stop_token& stop) {
+    return impl_->continuation(wanted, stop);
   };
   co_await impl_->answer(responder, work);
 }

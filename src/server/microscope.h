@@ -23,17 +23,20 @@ struct MicroscopeRequest {
   size_t top = 5;                   // best tokens to report of each model
   int32_t max_tokens = 64;          // of the baseline's continuation
 };
-// Throws ApiError naming the field. Texts are not tokenized here.
-MicroscopeRequest parse_microscope(const std::string& body, const ServedModel& served);
+// Throws ApiError naming the field, also where there are more than `most_tokens`. Texts are not
+// tokenized here.
+MicroscopeRequest parse_microscope(const std::string& body, const ServedModel& served,
+                                   int64_t most_tokens);
 
 // What the two paths answer with. A thread of its own computes, one request after another: neither
 // the event loop nor the engine waits for it. A client that goes ends its work at the next chunk.
 class MicroscopeService {
  public:
+  // `workers` read large bodies, so that what is wrong is said before anything waits for its turn.
   // All outlive this; `baseline` is the other model's name.
   MicroscopeService(engine::Microscope& microscope, std::string baseline,
                     const text::Tokenizer& tokenizer, std::vector<int32_t> end_tokens,
-                    const ServedModel& served);
+                    const ServedModel& served, boost::asio::any_io_executor workers);
   ~MicroscopeService();
   MicroscopeService(const MicroscopeService&) = delete;
   MicroscopeService& operator=(const MicroscopeService&) = delete;

@@ -74,13 +74,13 @@ void parse_generation(const JsonView& body, const ServedModel& served, Completio
     generation.timeout_s =
         number(body, "timeout", 0, 0.001, day, "a number of seconds from 0.001 to 86400");
   }
-  if (!body.has("truncate_prompt_tokens")) return;
-  const int32_t most = integer(body, "truncate_prompt_tokens", -1, -1);
-  if (most == 0) refuse_value(body, "truncate_prompt_tokens", "-1 or a positive number of tokens");
   const std::string side = body.get<std::string>("truncation_side", "left");
   if (side != "left" && side != "right") {
     refuse_value(body, "truncation_side", "\"left\" or \"right\"");
   }
+  if (!body.has("truncate_prompt_tokens")) return;
+  const int32_t most = integer(body, "truncate_prompt_tokens", -1, -1);
+  if (most == 0) refuse_value(body, "truncate_prompt_tokens", "-1 or a positive number of tokens");
   request.truncation = {most < 0 ? std::numeric_limits<int32_t>::max() : most, side == "left"};
 }
 

@@ -91,13 +91,14 @@ OrderedJson sampling_json(const engine::Sampling& sampling) {
 
 }  // namespace
 
-std::string log_line(const LoggedRequest& request) {
+std::string log_line(const LoggedRequest& request, const std::string& model_hash) {
   OrderedJson line;
   line["version"] = 1;
   line["id"] = request.envelope.id;
   line["path"] = request.path;
   line["created"] = request.envelope.created;
   line["model"] = request.envelope.model;
+  if (!model_hash.empty()) line["model_hash"] = model_hash;
   line["body"] = parse_json<OrderedJson>(request.body, "logged request");
   line["body"].erase("cache_salt");  // what a tenant keeps to itself
   line["prompts"] = OrderedJson::array();
@@ -124,9 +125,9 @@ std::string log_line(const LoggedRequest& request) {
 }
 
 void RequestLog::add(LoggedRequest request) {
-  asio::post(worker_, [&file = file_, request = std::move(request)] {
+  asio::post(worker_, [&file = file_, &hash = model_hash_, request = std::move(request)] {
     try {
-      file.write(log_line(request));
+      file.write(log_line(request, hash));
     } catch (const std::exception& error) {
       log::error("request log: {}", error.what());
     }

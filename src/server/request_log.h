@@ -52,19 +52,21 @@ struct LoggedRequest {
   std::vector<LoggedChoice> choices;
 };
 
-std::string log_line(const LoggedRequest& request);
+// `model_hash` tells models apart that have the same name; "" = not known.
+std::string log_line(const LoggedRequest& request, const std::string& model_hash);
 
 // Writes lines on another thread, in order.
 class RequestLog {
  public:
   // `worker` runs one job at a time. All outlive this, and what it was given.
-  RequestLog(BoundedLog& file, boost::asio::any_io_executor worker)
-      : file_(file), worker_(std::move(worker)) {}
+  RequestLog(BoundedLog& file, boost::asio::any_io_executor worker, std::string model_hash)
+      : file_(file), worker_(std::move(worker)), model_hash_(std::move(model_hash)) {}
   void add(LoggedRequest request);
 
  private:
   BoundedLog& file_;
   boost::asio::any_io_executor worker_;
+  const std::string model_hash_;
 };
 
 }  // namespace octet::server

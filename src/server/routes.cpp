@@ -118,19 +118,19 @@ const Routes::Route* Routes::find(std::string_view path) {
 }
 
 Routes::Routes(const ServerOptions& options, engine::Engine& engine, const ServedText& text,
-               asio::any_io_executor workers, asio::any_io_executor grammar_worker, BoundedLog* log,
-               const ServedBaseline* baseline)
+               asio::any_io_executor workers, asio::any_io_executor grammar_workers,
+               BoundedLog* log, const ServedBaseline* baseline)
     : options_(options),
       engine_(engine),
       text_(text),
       workers_(std::move(workers)),
-      grammar_worker_(std::move(grammar_worker)),
+      grammar_workers_(std::move(grammar_workers)),
       metrics_(engine, {.model_name = options.served_name,
                         .vllm_names = options.vllm_metrics,
                         .facts = facts_of(engine, text)}),
       random_(std::random_device{}()),
       seeds_(options.seed ? static_cast<uint64_t>(*options.seed) : random_()) {
-  if (log) log_.emplace(*log, workers_);
+  if (log) log_.emplace(*log, workers_, options_.model_hash);
   served_.name = options.served_name;
   served_.root = options.root;
   served_.created =
@@ -144,8 +144,9 @@ Routes::Routes(const ServerOptions& options, engine::Engine& engine, const Serve
   served_.cached_usage = options.cached_usage;
   served_.tools = text.tools;
   if (!baseline) return;
-  microscope_ = std::make_unique<MicroscopeService>(
-      baseline->microscope, baseline->name, text_.tokenizer, engine.model().config().eos, served_);
+  microscope_ =
+      std::make_unique<MicroscopeService>(baseline->microscope, baseline->name, text_.tokenizer,
+                                          engine.model().config().eos, served_, workers_);
 }
 
 void Routes::end_all() {
@@ -217,7 +218,18 @@ void Routes::allow_origin(const HttpRequest& request, Responder& responder) cons
 asio::awaitable<void> Routes::dispatch(const HttpRequest& request, Responder& responder) {
   const Route* route = find(request.path);
   const bool asks_only = request.method == "OPTIONS";
-  if (!(route && route->access == Access::open) && !asks_only) authorize(request);
+  if (request.request_id.size() > kMostRequestId) {
+    throw ApiError(400,
+                   fmt::format("the header X-Request-Id has {} bytes; accepted: at most {}",
+                               request.request_id.size(), kMostRequestId),
+                   "BadRequestError");
+  }
+  if (!(route && route->access == Access::open) && !has_key(request)) {
+    if (!asks_only) refuse_without_key();
+    // A browser asks without a key; which paths there are is not told.
+    co_await responder.send(200, "", "");
+    co_return;
+  }
   if (!route) {
     throw ApiError(404,
                    fmt::format("there is nothing at {} {}; try /v1/completions, "
@@ -240,8 +252,9 @@ asio::awaitable<void> Routes::dispatch(const HttpRequest& request, Responder& re
   }
 }
 
-void Routes::authorize(const HttpRequest& request) const {
-  if (options_.api_keys.empty()) return;
+// Whether the request has one of the server's keys, or the server has none.
+bool Routes::has_key(const HttpRequest& request) const {
+  if (options_.api_keys.empty()) return true;
   constexpr std::string_view scheme = "Bearer ";
   const std::string_view given = request.authorization;
   bool known = false;
@@ -251,9 +264,17 @@ void Routes::authorize(const HttpRequest& request) const {
       known |= equal_secret(given.substr(scheme.size()), key);
     }
   }
-  if (known) return;
+  return known;
+}
+
+void Routes::refuse_without_key() {
   throw ApiError(401, "this server needs an API key: send it as 'Authorization: Bearer KEY'",
                  "AuthenticationError");
+}
+
+// Who asks: a header that is not checked could be made up for each request.
+std::string Routes::client_of(const HttpRequest& request) const {
+  return options_.api_keys.empty() ? request.client : request.authorization + '\n' + request.client;
 }
 
 void Routes::refuse_if_draining() const {
@@ -375,7 +396,7 @@ Envelope Routes::envelope(const HttpRequest& request, const CompletionRequest& w
   Envelope envelope;
   envelope.nonce = fmt::format("{:016x}{:016x}", random_(), random_());
   const std::string& own = request.request_id.empty() ? wanted.id : request.request_id;
-  envelope.id = fmt::format("{}-{}", id_prefix, own.empty() ? envelope.nonce : shortened(own, 128));
+  envelope.id = fmt::format("{}-{}", id_prefix, own.empty() ? envelope.nonce : own);
   envelope.model = served_.name;
   envelope.created =
       std::chrono::duration_cast<std::chrono::seconds>(Clock::now().time_since_epoch()).count();
@@ -399,13 +420,14 @@ asio::awaitable<void> Routes::answer(const HttpRequest& request, Parse parse, co
   const Envelope known = envelope(request, wanted, id_prefix);
   const PromptEncoder prompts{text_.tokenizer, text_.chat, served_.max_model_len, served_.vocab,
                               workers_};
-  const CompletionContext context{engine_,
-                                  prompts,
-                                  open_,
-                                  log_ ? &*log_ : nullptr,
-                                  {text_.grammars, text_.why_no_grammar, grammar_worker_},
-                                  metrics_.requests,
-                                  arrival};
+  const CompletionContext context{
+      engine_,
+      prompts,
+      open_,
+      log_ ? &*log_ : nullptr,
+      {text_.grammars, text_.why_no_grammar, grammar_workers_, grammar_turns_, client_of(request)},
+      metrics_.requests,
+      arrival};
   const Asked asked{request.path, request.body};
   co_await complete(context, wanted, known, asked, responder);
 }

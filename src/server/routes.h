@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "server/event_queue.h"
+#include "server/fair_turns.h"
 #include "server/metrics.h"
 #include "server/microscope.h"
 #include "server/request_log.h"
@@ -18,13 +19,15 @@
 
 namespace octet::server {
 
+inline constexpr size_t kGrammarWorkers = 2;
+
 // All of it runs on the event loop.
 class Routes {
  public:
-  // `workers` runs what would hold up the event loop, `grammar_worker` what may take seconds. `log`
-  // and `baseline` may be null. All outlive this.
+  // `workers` runs what would hold up the event loop, `grammar_workers`, of which there are
+  // kGrammarWorkers, what may take seconds. `log` and `baseline` may be null. All outlive this.
   Routes(const ServerOptions& options, engine::Engine& engine, const ServedText& text,
-         boost::asio::any_io_executor workers, boost::asio::any_io_executor grammar_worker,
+         boost::asio::any_io_executor workers, boost::asio::any_io_executor grammar_workers,
          BoundedLog* log, const ServedBaseline* baseline);
 
   boost::asio::awaitable<void> handle(const HttpRequest& request, Responder& responder);
@@ -47,7 +50,9 @@ class Routes {
   Done answer_any(const HttpRequest& request, Responder& responder);
   Done dispatch(const HttpRequest& request, Responder& responder);
   void allow_origin(const HttpRequest& request, Responder& responder) const;
-  void authorize(const HttpRequest& request) const;
+  bool has_key(const HttpRequest& request) const;
+  [[noreturn]] static void refuse_without_key();
+  std::string client_of(const HttpRequest& request) const;
   void refuse_if_draining() const;
   // Counts a request as being answered while the result lives. ApiError 503 while draining.
   std::shared_ptr<void> begin();
@@ -76,7 +81,8 @@ class Routes {
   const ServerOptions& options_;
   engine::Engine& engine_;
   const ServedText text_;
-  boost::asio::any_io_executor workers_, grammar_worker_;
+  boost::asio::any_io_executor workers_, grammar_workers_;
+  std::shared_ptr<FairTurns> grammar_turns_ = std::make_shared<FairTurns>(kGrammarWorkers);
   Metrics metrics_;
   std::optional<RequestLog> log_;
   std::shared_ptr<OpenQueues> open_ = std::make_shared<OpenQueues>();

@@ -53,9 +53,9 @@ class Server::Impl {
   void close_connections();
 
   const ServerOptions options_;
-  // From run() on; they outlive the coroutines. Grammars have a thread of their own, so that none
-  // of them holds up a prompt.
-  std::optional<asio::thread_pool> workers_, grammar_worker_;
+  // From run() on; they outlive the coroutines. Grammars have threads of their own, so that none of
+  // them holds up a prompt.
+  std::optional<asio::thread_pool> workers_, grammar_workers_;
   asio::io_context io_;  // destroyed after the coroutines' owners
   asio::signal_set signals_{io_};
   std::unique_ptr<Routes> routes_;
@@ -136,9 +136,9 @@ void Server::Impl::close_connections() {
 int Server::Impl::run(engine::Engine& engine, const ServedText& text,
                       const std::function<void()>& ready, const ServedBaseline* baseline) {
   workers_.emplace(1);
-  grammar_worker_.emplace(1);
+  grammar_workers_.emplace(kGrammarWorkers);
   routes_ = std::make_unique<Routes>(options_, engine, text, workers_->get_executor(),
-                                     grammar_worker_->get_executor(),
+                                     grammar_workers_->get_executor(),
                                      request_log_ ? &*request_log_ : nullptr, baseline);
   signals_.add(SIGINT);
   signals_.add(SIGTERM);
@@ -153,7 +153,7 @@ int Server::Impl::run(engine::Engine& engine, const ServedText& text,
   io_.run();
   close_connections();
   workers_->join();
-  grammar_worker_->join();
+  grammar_workers_->join();
   signals_.clear();  // a signal from now on ends the process, however long the last step takes
   engine.stop();     // its sinks post to io_
   return exit_code_;

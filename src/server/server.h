@@ -21,6 +21,7 @@ struct ServerOptions {
   int port = 8000;
   std::string served_name;                   // of the model; "" = its directory's name
   std::string root;                          // where the model lies, shown by /v1/models
+  std::string model_hash;                    // for the request log
   std::vector<std::string> api_keys;         // any of them opens all but /health, /ping, /version
   std::vector<std::string> allowed_origins;  // of pages whose scripts may ask (CORS); "*" = all
   SamplingDefaults defaults;                 // of requests that leave a field out

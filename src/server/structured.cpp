@@ -184,8 +184,16 @@ asio::awaitable<std::shared_ptr<const text::CompiledGrammar>> StructuredOutput::
                    wanted.field);
   }
   if (auto kept = compiler->find(wanted.source)) co_return kept;
+  const std::shared_ptr<void> turn = co_await turns->wait(client, kMostWait);
+  if (!turn) {
+    throw ApiError(503,
+                   fmt::format("{} is not known yet, and others have been compiled for {} s; try "
+                               "again later",
+                               wanted.field, kMostWait.count()),
+                   "ServiceUnavailableError", wanted.field);
+  }
   std::shared_ptr<const text::CompiledGrammar> grammar;
-  co_await on_worker(worker, [&] {
+  co_await on_worker(workers, [&] {
     grammar = compiler->compile(wanted.source, fmt::format("{}, $.{}", kBodyName, wanted.field));
   });
   co_return grammar;

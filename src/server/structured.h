@@ -4,6 +4,7 @@
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include "base/json.h"
 #include "engine/constraint.h"
 #include "engine/metrics.h"
+#include "server/fair_turns.h"
 #include "text/grammar.h"
 
 namespace octet::server {
@@ -33,17 +35,21 @@ inline constexpr std::string_view kStructuredFields[] = {
 // ask for something.
 std::optional<Structured> parse_structured(const JsonView& body, const std::string& text);
 
-// Makes grammars for requests. Copies share the compiler.
+// Makes grammars for the requests of one client.
 struct StructuredOutput {
   text::GrammarCompiler* compiler = nullptr;  // null: there is none
   std::string why_not;                        // then
-  // Runs one compilation after the other, off the event loop: a slow one delays those behind it
-  // and nothing else.
-  boost::asio::any_io_executor worker;
+  // Where compilations run, off the event loop, and who has his turn there.
+  boost::asio::any_io_executor workers;
+  std::shared_ptr<FairTurns> turns;
+  std::string client;  // who asks, as far as that is known
 
-  // Throws ApiError 400 naming the field: the form is wrong or too much, or there is no compiler.
+  // What is known already comes at once; else the client waits for his turn, for at most
+  // kMostWait. Throws ApiError: 400 naming the field where the form is wrong or too much, or there
+  // is no compiler; 503 where the wait is over.
   boost::asio::awaitable<std::shared_ptr<const text::CompiledGrammar>> compile(
       const Structured& wanted) const;
+  static constexpr std::chrono::seconds kMostWait{30};
 };
 
 // Of one choice. What it costs goes to `metrics`, which outlives it.

@@ -18,9 +18,16 @@ bool has(const OrderedJson& object, const char* key) {
 // The functions that a request offers.
 std::vector<ToolFunction> functions_of(const OrderedJson& tools) {
   std::vector<ToolFunction> functions;
-  for (const OrderedJson& tool : tools) {
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const OrderedJson& tool = tools[i];
     const OrderedJson& function = has(tool, "function") ? tool["function"] : tool;
-    if (!function.is_object() || !has(function, "name") || !function["name"].is_string()) continue;
+    if (!function.is_object() || !has(function, "name") || !function["name"].is_string() ||
+        function["name"].get_ref<const std::string&>().empty()) {
+      refuse("tools",
+             fmt::format("tools[{}] must be {{\"type\": \"function\", \"function\": "
+                         "{{\"name\": \"..\", \"parameters\": {{..}}}}}} with a name, got {}",
+                         i, shortened(dump_json(tool), 80)));
+    }
     functions.push_back({function["name"].get<std::string>(),
                          has(function, "parameters") ? function["parameters"] : nullptr});
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <ctime>
 #include <list>
 #include <mutex>
@@ -13,6 +14,7 @@
 #include "base/json.h"
 #include "text/grammar_engine.h"
 #include "text/schema_keywords.h"
+#include "text/schema_refs.h"
 
 namespace octet::text {
 namespace {
@@ -85,7 +87,8 @@ void refuse_regex(const std::string& regex, const std::string& where) {
                .value = found});
 }
 
-void check_source(const GrammarSource& source, size_t most_bytes, const std::string& where) {
+// The text that the engine reads, of a source that it can hold.
+std::string checked_text(const GrammarSource& source, size_t most_bytes, const std::string& where) {
   const size_t bytes = source.text.size() + source.before.size() + source.after.size();
   if (bytes > most_bytes) {
     throw Error({.what = "too long for structured output",
@@ -97,11 +100,12 @@ void check_source(const GrammarSource& source, size_t most_bytes, const std::str
     throw Error({.what = "a NUL character in a grammar", .where = where});
   }
   if (source.kind == GrammarSource::Kind::regex) refuse_regex(source.text, where);
-  if (source.kind != GrammarSource::Kind::json_schema) return;
-  const auto schema = parse_json<OrderedJson>(source.text, where);
+  if (source.kind == GrammarSource::Kind::choice) return choice_grammar(source.text, where);
+  if (source.kind != GrammarSource::Kind::json_schema) return source.text;
+  const auto schema = with_plain_refs(parse_json<OrderedJson>(source.text, where), where);
   for (const std::string& pattern : patterns_of(schema)) refuse_regex(pattern, where);
   const std::string found = unsupported_keyword(schema);
-  if (found.empty()) return;
+  if (found.empty()) return dump_json(schema);
   throw Error({.what = "structured output cannot hold this part of the schema",
                .where = where,
                .value = found});
@@ -133,12 +137,31 @@ GrammarEngine::Form form_of(GrammarSource::Kind kind) {
   return GrammarEngine::Form::ebnf;
 }
 
-[[noreturn]] void refuse(const Sandbox::Result& result, const Sandbox::Limits& limits,
-                         const std::string& where) {
+std::string accepted_of(GrammarSource::Kind kind) {
+  switch (kind) {
+    case GrammarSource::Kind::json_object:
+    case GrammarSource::Kind::json_schema:
+      return "a JSON schema that some value satisfies, of the keywords that the documentation "
+             "lists";
+    case GrammarSource::Kind::regex:
+      return "a regular expression that some text matches, without look-around, references to "
+             "groups and classes by property";
+    case GrammarSource::Kind::choice:
+      return "an array of strings";
+    case GrammarSource::Kind::ebnf:
+      break;
+  }
+  return "rules in the notation of GBNF, such as root ::= \"yes\" | \"no\", the first called root";
+}
+
+// Why there is no grammar, without a place.
+ErrorParts refusal_of(const Sandbox::Result& result, const Sandbox::Limits& limits,
+                      GrammarSource::Kind kind) {
   std::string value, accepted;
   switch (result.kind) {
     case Sandbox::Result::refused:
       value = shortened(result.text, 300);
+      accepted = accepted_of(kind);
       break;
     case Sandbox::Result::out_of_time:
       value = fmt::format("compiling it takes more than {} s", limits.cpu_seconds);
@@ -148,11 +171,48 @@ GrammarEngine::Form form_of(GrammarSource::Kind kind) {
       value = "compiling it takes too much memory";
       accepted = "fewer or smaller repeats, enumerations and alternatives, less nesting";
   }
-  throw Error({.what = "no grammar can be made of this",
-               .where = where,
-               .value = value,
-               .accepted = accepted});
+  return {.what = "no grammar can be made of this", .value = value, .accepted = accepted};
 }
+
+[[noreturn]] void refuse(ErrorParts parts, const std::string& where) {
+  parts.where = where;
+  throw Error(std::move(parts));
+}
+
+// Sandboxes for one job each at a time.
+class SandboxPool {
+ public:
+  SandboxPool(const Sandbox::Job& job, const GrammarLimits& limits) {
+    for (int i = 0; i < std::max(1, limits.sandboxes); ++i) {
+      all_.push_back(std::make_unique<Sandbox>(job, limits.sandbox));
+      free_.push_back(all_.back().get());
+    }
+  }
+
+  // Waits for a free one.
+  Sandbox::Result run(std::string_view input) {
+    Sandbox* one = nullptr;
+    {
+      std::unique_lock lock(mutex_);
+      one_is_free_.wait(lock, [&] { return !free_.empty(); });
+      one = free_.back();
+      free_.pop_back();
+    }
+    const auto give_back = [&](Sandbox* sandbox) {
+      const std::lock_guard lock(mutex_);
+      free_.push_back(sandbox);
+      one_is_free_.notify_one();
+    };
+    const std::unique_ptr<Sandbox, decltype(give_back)> held(one, give_back);
+    return one->run(input);
+  }
+
+ private:
+  std::vector<std::unique_ptr<Sandbox>> all_;
+  std::mutex mutex_;  // of what follows
+  std::condition_variable one_is_free_;
+  std::vector<Sandbox*> free_;
+};
 
 }  // namespace
 
@@ -265,8 +325,8 @@ struct GrammarCompiler::Impl {
        const GrammarLimits& with)
       : limits(with),
         engines(new Engines{{tokens, end_ids}, {without_controls(tokens), end_ids}}),
-        sandbox([engines = engines](std::string_view input) { return compile(*engines, input); },
-                with.sandbox) {}
+        sandboxes([engines = engines](std::string_view input) { return compile(*engines, input); },
+                  with) {}
 
   // JSON needs none of them but the line feed, and has none inside strings, where the engine would
   // let some pass (a string with a maxLength).
@@ -292,13 +352,33 @@ struct GrammarCompiler::Impl {
 
   struct Kept {
     GrammarSource source;
-    std::shared_ptr<const CompiledGrammar> grammar;
+    std::shared_ptr<const CompiledGrammar> grammar;  // null: it exceeds a limit
+    ErrorParts refusal;                              // then
     size_t bytes;
   };
 
+  // The entry of a source, which is then the last one used; null if there is none. Under the lock.
+  const Kept* find(const GrammarSource& source) {
+    const auto found = std::ranges::find(kept, source, &Kept::source);
+    if (found == kept.end()) return nullptr;
+    kept.splice(kept.begin(), kept, found);
+    return &*found;
+  }
+
+  void keep(Kept entry) {
+    const std::lock_guard lock(mutex);
+    if (find(entry.source)) return;  // two came at a time
+    kept_bytes += entry.bytes;
+    kept.push_front(std::move(entry));
+    while (kept_bytes > limits.cache_bytes && kept.size() > 1) {
+      kept_bytes -= kept.back().bytes;
+      kept.pop_back();
+    }
+  }
+
   GrammarLimits limits;
   std::shared_ptr<const Engines> engines;
-  Sandbox sandbox;
+  SandboxPool sandboxes;
   std::mutex mutex;      // of what follows; not held while one is compiled
   std::list<Kept> kept;  // the last one used first
   size_t kept_bytes = 0;
@@ -326,35 +406,35 @@ GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, int64_t vocab,
 GrammarCompiler::~GrammarCompiler() = default;
 
 std::shared_ptr<const CompiledGrammar> GrammarCompiler::find(const GrammarSource& source) {
-  Impl& my = *impl_;
-  const std::lock_guard lock(my.mutex);
-  const auto found = std::ranges::find(my.kept, source, &Impl::Kept::source);
-  if (found == my.kept.end()) return nullptr;
-  my.kept.splice(my.kept.begin(), my.kept, found);
-  return found->grammar;
+  const std::lock_guard lock(impl_->mutex);
+  const Impl::Kept* found = impl_->find(source);
+  return found ? found->grammar : nullptr;
 }
 
 std::shared_ptr<const CompiledGrammar> GrammarCompiler::compile(const GrammarSource& source,
                                                                 const std::string& where) {
   Impl& my = *impl_;
-  check_source(source, my.limits.source_bytes, where);
-  if (auto known = find(source)) return known;
-  const std::string text =
-      source.kind == GrammarSource::Kind::choice ? choice_grammar(source.text, where) : source.text;
+  {
+    const std::lock_guard lock(my.mutex);
+    if (const Impl::Kept* found = my.find(source)) {
+      if (!found->grammar) refuse(found->refusal, where);
+      return found->grammar;
+    }
+  }
+  const std::string text = checked_text(source, my.limits.source_bytes, where);
   const GrammarEngine::Form form = form_of(source.kind);
   const OrderedJson request =
       OrderedJson::array({static_cast<int>(form), text, source.before, source.after});
-  const Sandbox::Result result = my.sandbox.run(dump_json(request));
-  if (result.kind != Sandbox::Result::done) refuse(result, my.limits.sandbox, where);
-  auto grammar = my.engines->of(form).load(result.text);
-  const size_t bytes = result.text.size() + source.text.size();
-  const std::lock_guard lock(my.mutex);
-  my.kept.push_front({source, grammar, bytes});
-  my.kept_bytes += bytes;
-  while (my.kept_bytes > my.limits.cache_bytes && my.kept.size() > 1) {
-    my.kept_bytes -= my.kept.back().bytes;
-    my.kept.pop_back();
+  const Sandbox::Result result = my.sandboxes.run(dump_json(request));
+  if (result.kind != Sandbox::Result::done) {
+    const ErrorParts refusal = refusal_of(result, my.limits.sandbox, source.kind);
+    if (result.kind != Sandbox::Result::refused) {
+      my.keep({source, nullptr, refusal, source.text.size()});
+    }
+    refuse(refusal, where);
   }
+  auto grammar = my.engines->of(form).load(result.text);
+  my.keep({source, grammar, {}, result.text.size() + source.text.size()});
   return grammar;
 }
 

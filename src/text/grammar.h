@@ -72,6 +72,7 @@ class GrammarState {
 struct GrammarLimits {
   size_t source_bytes = 256 << 10;        // of a source, all of its texts together
   size_t cache_bytes = size_t{64} << 20;  // of compiled grammars that are kept, as they are stored
+  int sandboxes = 2;                      // that compile at a time
   Sandbox::Limits sandbox = {.cpu_seconds = 5,
                              .wall_seconds = 30,
                              .memory_bytes = size_t{1} << 30,
@@ -91,9 +92,10 @@ class GrammarCompiler {
 
   // One of the last that were compiled, or null; at once.
   std::shared_ptr<const CompiledGrammar> find(const GrammarSource& source);
-  // From any thread, one call after the other: some milliseconds, and at most the limits of the
-  // sandbox. The last ones are kept. `where` is the place of the source in errors. Throws Error
-  // where the source is wrong, uses what is not supported, or exceeds a limit.
+  // From any thread, as many calls at a time as there are sandboxes: some milliseconds, and at most
+  // the limits of a sandbox. The last ones are kept, and so is that one exceeds a limit. `where` is
+  // the place of the source in errors. Throws Error where the source is wrong, uses what is not
+  // supported, or exceeds a limit.
   std::shared_ptr<const CompiledGrammar> compile(const GrammarSource& source,
                                                  const std::string& where);
 

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <stdexcept>
 
@@ -92,6 +93,32 @@ struct GrammarMatcher::Impl {
   int64_t vocab;
 };
 
+namespace {
+
+bool fill_mask(xgrammar::GrammarMatcher& matcher, std::span<int32_t> words) {
+  auto size = static_cast<int64_t>(words.size());
+  DLTensor tensor{.data = words.data(),
+                  .device = {kDLCPU, 0},
+                  .ndim = 1,
+                  .dtype = xgrammar::GetBitmaskDLType(),
+                  .shape = &size,
+                  .strides = nullptr,
+                  .byte_offset = 0};
+  return matcher.FillNextTokenBitmask(&tensor);
+}
+
+// Whether any token, an end token among them, may come behind `before`.
+bool can_begin(const xgrammar::CompiledGrammar& compiled, const std::string& before) {
+  xgrammar::GrammarMatcher matcher(compiled);
+  if (!before.empty() && !matcher.AcceptString(before)) return false;
+  const auto vocab = static_cast<size_t>(compiled.GetTokenizerInfo().GetVocabSize());
+  std::vector<int32_t> words((vocab + 31) / 32);
+  return !fill_mask(matcher, words) ||
+         std::ranges::any_of(words, [](int32_t word) { return word != 0; });
+}
+
+}  // namespace
+
 GrammarEngine::GrammarEngine(const std::vector<std::string>& tokens,
                              const std::vector<int32_t>& end_ids)
     : impl_(std::make_unique<Impl>(Impl{xgrammar::TokenizerInfo(
@@ -133,9 +160,10 @@ std::string GrammarEngine::compile(Form form, const std::string& text, const std
   constexpr int threads = 1;
   constexpr bool cache = false;
   xgrammar::GrammarCompiler compiler(impl_->vocabulary, threads, cache);
-  std::string compiled = compiler.CompileGrammar(grammar).SerializeJSON();
+  const xgrammar::CompiledGrammar compiled = compiler.CompileGrammar(grammar);
   if (!warning.empty()) throw std::runtime_error(warning);
-  return compiled;
+  if (!can_begin(compiled, before)) throw std::runtime_error("no text has this form");
+  return compiled.SerializeJSON();
 }
 
 bool GrammarEngine::fits_a_string(const std::string& pattern) {
@@ -164,15 +192,7 @@ GrammarMatcher::GrammarMatcher(std::shared_ptr<const CompiledGrammar> grammar) {
 GrammarMatcher::~GrammarMatcher() = default;
 
 bool GrammarMatcher::fill(std::span<int32_t> words) {
-  auto size = static_cast<int64_t>(words.size());
-  DLTensor tensor{.data = words.data(),
-                  .device = {kDLCPU, 0},
-                  .ndim = 1,
-                  .dtype = xgrammar::GetBitmaskDLType(),
-                  .shape = &size,
-                  .strides = nullptr,
-                  .byte_offset = 0};
-  return impl_->matcher.FillNextTokenBitmask(&tensor);
+  return fill_mask(impl_->matcher, words);
 }
 
 bool GrammarMatcher::accept(int32_t token) {

@@ -98,10 +98,6 @@ std::string find_here(const OrderedJson& schema, const std::string& path) {
     }
   }
   if (const std::string found = find_beside_type(schema, path); !found.empty()) return found;
-  if (schema.contains("type") && schema["type"] == "array" && !schema.contains("items") &&
-      !schema.contains("prefixItems")) {
-    return fmt::format("{}: an array without items (\"items\": true allows any)", path);
-  }
   for (const std::string_view keyword : kUnsupported) {
     if (schema.contains(keyword)) return fmt::format("{}: {}", path, keyword);
   }
@@ -169,6 +165,16 @@ std::vector<std::string> patterns_of(const OrderedJson& schema) {
   };
   walk(schema, "$", see);
   return patterns;
+}
+
+void for_each_inside(OrderedJson& schema, FunctionRef<void(OrderedJson&)> see) {
+  for (const auto& [key, value] : schema.items()) {
+    if (among(key, kNested) && !value.is_array()) see(value);
+    const bool many =
+        (among(key, kNested) && value.is_array()) || (among(key, kMaps) && value.is_object());
+    if (!many) continue;
+    for (OrderedJson& inner : value) see(inner);
+  }
 }
 
 }  // namespace octet::text

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "base/json.h"
 
 namespace octet::text {
@@ -14,5 +15,8 @@ std::string unsupported_keyword(const OrderedJson& schema);
 
 // The expressions of a schema: of strings, and of names of properties.
 std::vector<std::string> patterns_of(const OrderedJson& schema);
+
+// The schemas directly inside one, wherever its keywords have them.
+void for_each_inside(OrderedJson& schema, FunctionRef<void(OrderedJson&)> see);
 
 }  // namespace octet::text

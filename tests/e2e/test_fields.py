@@ -255,6 +255,24 @@ class Paths(harness.ServerCase):
     def test_request_ids(self):
         answer = self.complete(extra_headers={"X-Request-Id": "mine"})
         self.assertEqual(answer.id, "cmpl-mine")
+        longest = "x" * 128
+        self.assertEqual(self.complete(extra_headers={"X-Request-Id": longest}).id, "cmpl-" + longest)
+        status, headers, body = self.server.request("GET", "/health",
+                                                    headers={"X-Request-Id": longest + "x"})
+        self.assertEqual(status, 400)
+        self.assertIn(b"at most 128", body)
+
+    def test_options_tell_no_path_without_a_key(self):
+        answers = {self.server.request("OPTIONS", path)[0::2]
+                   for path in ("/v1/completions", "/v1/models", "/no/such", "/debug/kernels")}
+        self.assertEqual(len(answers), 1, answers)
+        self.assertEqual(next(iter(answers))[0], 200)
+        _, headers, _ = self.server.request("OPTIONS", "/v1/completions")
+        self.assertNotIn("Allow", headers)
+        key = {"Authorization": "Bearer one"}
+        _, headers, _ = self.server.request("OPTIONS", "/v1/completions", headers=key)
+        self.assertEqual(headers["Allow"], "POST, OPTIONS")
+        self.assertEqual(self.server.request("OPTIONS", "/no/such", headers=key)[0], 404)
 
 
 class Flags(unittest.TestCase):
@@ -279,6 +297,9 @@ class Flags(unittest.TestCase):
                                 (["--generation-config", "/no/such"], "/no/such"),
                                 (["--override-generation-config", "[]"], "override"),
                                 (["--override-generation-config", '{"top_p": 2}'], "top_p"),
+                                (["--override-generation-config", '{"top_k": 0.5}',
+                                  "--generation-config", harness.MODEL],
+                                 "--override-generation-config"),
                                 (["--allowed-origins", "[1]"], "--allowed-origins"),
                                 (["--api-key", ""], "--api-key"),
                                 (["--request-log", "/no/such/log"], "/no/such/log"),

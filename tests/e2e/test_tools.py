@@ -79,12 +79,29 @@ class Hermes(ToolCase):
         self.check(HERMES, "", both)
         self.check("Let me see.\n" + HERMES, "Let me see.", both)
         self.check("It is sunny.", "It is sunny.", [])
-        broken = '<tool_call>\n{"name": "now", "arguments": {]}\n</tool_call>'
+        broken = '<tool_call>\n{"name": "now", "arguments": []}\n</tool_call>'
         self.check(broken, broken, [])
 
     def test_without_tools_it_is_content(self):
         self.assertEqual(self.chat(HERMES, tools=[]).choices[0].message.content, HERMES)
         self.assertEqual(self.chat(HERMES, tool_choice="none").choices[0].message.content, HERMES)
+
+    def test_arguments_come_piece_by_piece(self):
+        parts = [part for chunk in self.chat(HERMES, stream=True) for choice in chunk.choices
+                 for part in choice.delta.tool_calls or []]
+        self.assertGreater(len([part for part in parts if part.index == 0]), 3)
+        # A call that is cut has what was written of it.
+        cut = self.chat(HERMES, max_tokens=len(parts) // 2).choices[0]
+        self.assertEqual(cut.finish_reason, "length")
+
+    def test_tools_without_a_name_are_refused(self):
+        for tools in ([{"type": "function"}], [{"type": "function", "function": {}}],
+                      [{"type": "function", "function": {"name": 3}}], [TOOLS[0], {"name": ""}]):
+            for choice in ("auto", "required"):
+                with self.assertRaises(openai.BadRequestError) as caught:
+                    self.chat(tools=tools, tool_choice=choice)
+                self.assertEqual(caught.exception.param, "tools")
+                self.assertIn(f"tools[{len(tools) - 1}]", str(caught.exception))
 
     def test_a_conversation_goes_on(self):
         first = self.chat(HERMES).choices[0].message

@@ -4,8 +4,6 @@
 //   {..}
 //   ```<｜tool▁call▁end｜> .. <｜tool▁calls▁end｜>
 // and V3.1, whose calls are <｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{..}<｜tool▁call▁end｜>.
-#include "base/error.h"
-#include "base/json.h"
 #include "server/tools/formats.h"
 
 namespace octet::server {
@@ -15,14 +13,6 @@ constexpr std::string_view kCalls = "<｜tool▁calls▁begin｜>", kCallsEnd = 
 constexpr std::string_view kCall = "<｜tool▁call▁begin｜>", kCallEnd = "<｜tool▁call▁end｜>";
 constexpr std::string_view kSep = "<｜tool▁sep｜>", kFence = "```", kJson = "```json";
 constexpr size_t kMostName = 256;  // bytes between the marks
-
-bool is_object(std::string_view text) {
-  try {
-    return parse_json<OrderedJson>(text, "tool call").is_object();
-  } catch (const Error&) {
-    return false;
-  }
-}
 
 class DeepseekParser final : public ToolParser {
   size_t find(std::string_view text, bool ended) const override {
@@ -66,25 +56,24 @@ class DeepseekParser final : public ToolParser {
     at = skip_space(text, at);
     if (at == text.size() && !ended) return unfinished();
     if (at == text.size() || text[at] != '{' || name.empty()) return none;
-    const size_t end = object_end(text, at);
-    if (end == text.npos) return ended ? none : unfinished();
-    ToolCall call{std::string(name), std::string(text.substr(at, end - at))};
-    if (!is_object(call.arguments)) return none;
-    return behind(text, end, fenced, ended, std::move(call));
+    fenced_ = fenced;
+    return begun(at, std::string(name));
   }
 
-  // A whole call: what closes it goes with it, as far as it is there.
-  static Reading behind(std::string_view text, size_t at, bool fenced, bool ended, ToolCall call) {
-    size_t end = at;
+  // What closes a call goes with it, as far as it is there.
+  std::optional<size_t> close(std::string_view text, bool ended) override {
+    size_t end = 0;
     for (const std::string_view mark : {kFence, kCallEnd, kCallsEnd}) {
-      if (mark == kFence && !fenced) continue;
-      at = skip_space(text, end);
+      if (mark == kFence && !fenced_) continue;
+      const size_t at = skip_space(text, end);
       const Stands found = stands(text, at, mark, ended);
-      if (found == Stands::unknown) return unfinished();
+      if (found == Stands::unknown) return std::nullopt;
       if (found == Stands::yes) end = at + mark.size();
     }
-    return a_call(end, std::move(call));
+    return end;
   }
+
+  bool fenced_ = false;  // the arguments of the last call
 };
 
 }  // namespace

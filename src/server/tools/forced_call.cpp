@@ -1,29 +1,35 @@
 #include "server/tools/forced_call.h"
 
+#include <fmt/format.h>
+
 #include <utility>
+
+#include "base/error.h"
+#include "text/schema_refs.h"
 
 namespace octet::server {
 namespace {
 
-// The schema of what a function takes, without the definitions that it refers to: these go to the
-// root of the whole, where "#/$defs/.." looks for them.
-OrderedJson parameters_of(const ToolFunction& function, OrderedJson& definitions) {
+// The schema of what the function takes, every $ref of which means a place in this schema. What
+// they lead to goes to the root of the whole, under names of its own for each function.
+OrderedJson parameters_of(const ToolFunction& function, size_t index, OrderedJson& definitions) {
   if (!function.parameters.is_object()) return {{"type", "object"}};
-  OrderedJson schema = function.parameters;
-  for (const char* key : {"$defs", "definitions"}) {
-    if (!schema.contains(key)) continue;
-    if (schema[key].is_object()) definitions[key].update(schema[key]);
-    schema.erase(key);
+  OrderedJson schema = text::with_plain_refs(
+      function.parameters, fmt::format("the parameters of '{}'", shortened(function.name, 80)),
+      fmt::format("tool{}_", index));
+  if (schema.contains("$defs")) {
+    definitions.update(schema["$defs"]);
+    schema.erase("$defs");
   }
   return schema;
 }
 
 // {"name": the function's, `arguments_key`: what it takes}
-OrderedJson call_schema(const ToolFunction& function, const char* arguments_key,
+OrderedJson call_schema(const ToolFunction& function, size_t index, const char* arguments_key,
                         OrderedJson& definitions) {
   OrderedJson properties;
   properties["name"] = {{"const", function.name}};
-  properties[arguments_key] = parameters_of(function, definitions);
+  properties[arguments_key] = parameters_of(function, index, definitions);
   OrderedJson schema;
   schema["type"] = "object";
   schema["properties"] = std::move(properties);
@@ -36,14 +42,14 @@ OrderedJson any_call(const std::vector<ToolFunction>& functions, const char* arg
   OrderedJson definitions = OrderedJson::object();
   OrderedJson schema;
   if (functions.size() == 1) {
-    schema = call_schema(functions[0], arguments_key, definitions);
+    schema = call_schema(functions[0], 0, arguments_key, definitions);
   } else {
     schema["anyOf"] = OrderedJson::array();
-    for (const ToolFunction& function : functions) {
-      schema["anyOf"].push_back(call_schema(function, arguments_key, definitions));
+    for (size_t i = 0; i < functions.size(); ++i) {
+      schema["anyOf"].push_back(call_schema(functions[i], i, arguments_key, definitions));
     }
   }
-  schema.update(definitions);
+  if (!definitions.empty()) schema["$defs"] = std::move(definitions);
   return schema;
 }
 
@@ -61,8 +67,8 @@ std::optional<ForcedCall> forced_call(ToolFormat format,
   }
   if (functions.size() != 1) return std::nullopt;
   OrderedJson definitions = OrderedJson::object();
-  OrderedJson schema = parameters_of(functions[0], definitions);
-  schema.update(definitions);
+  OrderedJson schema = parameters_of(functions[0], 0, definitions);
+  if (!definitions.empty()) schema["$defs"] = std::move(definitions);
   return ForcedCall{std::move(schema),
                     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>" +
                         functions[0].name + "\n```json\n",

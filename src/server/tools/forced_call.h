@@ -24,7 +24,8 @@ struct ForcedCall {
 };
 
 // One call of one of the functions, as the format's parser reads it. Nothing if the format cannot
-// leave the choice among several (DeepSeek's, which writes the name outside of the JSON).
+// leave the choice among several (DeepSeek's, which writes the name outside of the JSON). Throws
+// Error naming the function if a $ref of its parameters leads to nothing in them.
 std::optional<ForcedCall> forced_call(ToolFormat format,
                                       const std::vector<ToolFunction>& functions);
 

@@ -11,7 +11,7 @@ size_t skip_space(std::string_view text, size_t at) {
 
 size_t ObjectScan::find(std::string_view text, size_t begin) {
   if (begin != begin_) {
-    *this = ObjectScan();
+    if (begin_ != kNone) reset();
     begin_ = at_ = begin;
   }
   if (end_ > 0) return end_;

@@ -10,13 +10,16 @@ namespace octet::server {
 // outside of strings; whether it is JSON is for a parser to say.
 class ObjectScan {
  public:
+  // `depth`: of the brackets that are open before the text.
+  explicit ObjectScan(size_t depth = 0) : depth_(depth) {}
   // One behind the object that begins at text[begin], a '{'; npos while its end is not there. Since
   // the last call with the same `begin`, the text may only have grown; else reset() first.
   size_t find(std::string_view text, size_t begin);
-  void reset() { begin_ = std::string_view::npos; }
+  void reset() { *this = ObjectScan(); }
 
  private:
-  size_t begin_ = std::string_view::npos, at_ = 0, depth_ = 0;
+  size_t begin_ = std::string_view::npos, at_ = 0;
+  size_t depth_;
   size_t end_ = 0;  // once it is found
   bool in_string_ = false, escaped_ = false;
 };

@@ -30,13 +30,25 @@ class Llama3Parser final : public ToolParser {
     if (tag == Stands::yes) at = skip_space(text, at + kTag.size());
     if (at == text.size() && !ended) return unfinished();
     if (at == text.size() || text[at] != '{') return content(text.size());
+    CallOpening opening = call_opening(text.substr(at));
+    if (opening.is == CallOpening::Is::unknown && !ended) return unfinished();
+    if (opening.is == CallOpening::Is::yes) {
+      if (!offered(opening.name)) return content(text.size());
+      return begun(at + opening.bytes, std::move(opening.name));
+    }
     const size_t end = object_end(text, at);
     if (end == text.npos) return ended ? content(text.size()) : unfinished();
     std::optional<ToolCall> call = tool_call_of(text.substr(at, end - at));
-    if (!call || std::ranges::find(names_, call->name) == names_.end()) {
-      return content(text.size());
-    }
+    if (!call || !offered(call->name)) return content(text.size());
     return a_call(end, std::move(*call));
+  }
+
+  std::optional<size_t> close(std::string_view text, bool ended) override {
+    return call_rest(text, ended);
+  }
+
+  bool offered(const std::string& name) const {
+    return std::ranges::find(names_, name) != names_.end();
   }
 
   std::vector<std::string> names_;

@@ -1,5 +1,6 @@
 #include "server/tools/tool_parser.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -73,6 +74,48 @@ std::optional<ToolCall> tool_call_of(std::string_view object) {
   return call;
 }
 
+CallOpening call_opening(std::string_view text) {
+  using Is = CallOpening::Is;
+  size_t at = 0;
+  Is found = Is::yes;
+  // Moves behind `word` and the white space before it.
+  const auto pass = [&](std::string_view word) {
+    at = skip_space(text, at);
+    const Stands here = stands(text, at, word, false);
+    found = here == Stands::unknown ? Is::unknown : here == Stands::no ? Is::no : Is::yes;
+    if (found == Is::yes) at += word.size();
+    return found == Is::yes;
+  };
+  if (!pass("{") || !pass("\"name\"") || !pass(":") || !pass("\"")) return {found};
+  const size_t begin = at;
+  at = text.find_first_of("\"\\", begin);
+  if (at == text.npos) return {Is::unknown};
+  std::string name(text.substr(begin, at - begin));
+  if (text[at] == '\\' || name.empty()) return {Is::no};
+  ++at;
+  if (!pass(",")) return {found};
+  const size_t key = skip_space(text, at);
+  if (!pass("\"arguments\"")) {
+    const Is first = std::exchange(found, Is::yes);
+    at = key;
+    if (!pass("\"parameters\"")) return {first == Is::unknown ? first : found};
+  }
+  if (!pass(":")) return {found};
+  at = skip_space(text, at);
+  if (at == text.size()) return {Is::unknown};
+  return {text[at] == '{' ? Is::yes : Is::no, at, std::move(name)};
+}
+
+std::optional<size_t> call_rest(std::string_view text, bool ended) {
+  const size_t at = skip_space(text, 0);
+  if (at == text.size()) return ended ? std::optional<size_t>(0) : std::nullopt;
+  if (text[at] == '}') return at + 1;
+  if (text[at] != ',') return 0;
+  const size_t end = ObjectScan(/*depth=*/1).find(text, at);
+  if (end != text.npos) return end;
+  return ended ? std::optional<size_t>(0) : std::nullopt;
+}
+
 ToolText ToolParser::push(std::string_view text) {
   held_ += text;
   return advance(false);
@@ -99,9 +142,32 @@ void ToolParser::give(std::string_view content, ToolText& out) {
   if (!after_call_) space_ += content.substr(size);
 }
 
+// Goes on in a call; false: it waits for more text.
+bool ToolParser::advance_call(bool ended, ToolText& out) {
+  if (in_ == In::arguments) {
+    const size_t end = scan_.find(held_, 0);
+    const size_t known = std::min(end, held_.size());
+    if (known > given_) out.calls.push_back({"", held_.substr(given_, known - given_)});
+    given_ = known;
+    if (end == held_.npos && !ended) return false;
+    held_.erase(0, known);
+    scan_.reset();
+    in_ = In::behind;
+  }
+  const std::optional<size_t> rest = close(held_, ended);
+  if (!rest) return false;
+  held_.erase(0, *rest);
+  in_ = In::text;
+  return true;
+}
+
 ToolText ToolParser::advance(bool ended) {
   ToolText out;
   while (!held_.empty()) {
+    if (in_ != In::text) {
+      if (!advance_call(ended, out)) break;
+      continue;
+    }
     const size_t begin = find(held_, ended);
     give(std::string_view(held_).substr(0, begin), out);
     held_.erase(0, begin);
@@ -109,13 +175,15 @@ ToolText ToolParser::advance(bool ended) {
     if (held_.empty()) break;
     Reading found = read(held_, ended);
     if (found.is == Reading::Is::unfinished) break;
-    if (found.is == Reading::Is::call) {
-      out.calls.push_back(std::move(found.call));
+    if (found.is == Reading::Is::content) {
+      give(std::string_view(held_).substr(0, found.bytes), out);
+    } else {
+      out.calls.push_back({std::move(found.call.name), std::move(found.call.arguments)});
       ++calls_;
       space_.clear();
       after_call_ = true;
-    } else {
-      give(std::string_view(held_).substr(0, found.bytes), out);
+      given_ = 0;
+      if (found.is == Reading::Is::begun) in_ = In::arguments;
     }
     held_.erase(0, found.bytes);
     scan_.reset();

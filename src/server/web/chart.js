@@ -25,10 +25,10 @@ export function sparkline(values, length) {
     svg("path", { d: path, class: "line" }));
 }
 
-// 0 at a share of 1e-6 and below, 1 from one in a hundred on.
+// By orders of magnitude: 0 at a share of 1e-6 and below, 1 only where all values are at the end.
 export function shareHeat(share) {
   if (!(share > 1e-6)) return 0;
-  return Math.min(Math.log10(share / 1e-6) / 4, 1);
+  return Math.min(Math.log10(share / 1e-6) / 6, 1);
 }
 
 // rows: [{name, values, label}], the newest value last; each cell is a place in time.

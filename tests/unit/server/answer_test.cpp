@@ -281,12 +281,22 @@ TEST(Answer, FindsToolCalls) {
     Answer answer(tokenizer(), request);
     std::string content;
     std::vector<ToolCallDelta> calls;
+    size_t parts = 0;
     std::string finish;
     const auto take = [&] {
       Choice part = answer.take(0);
       EXPECT_TRUE(!part.text.empty() || !part.calls.empty() || part.finish_reason);
       content += part.text;
-      for (ToolCallDelta& call : part.calls) calls.push_back(std::move(call));
+      for (ToolCallDelta& call : part.calls) {
+        ++parts;
+        if (!call.name.empty()) {
+          calls.push_back(std::move(call));
+          continue;
+        }
+        ASSERT_EQ(static_cast<size_t>(call.index), calls.size() - 1);
+        EXPECT_FALSE(call.arguments.empty());
+        calls.back().arguments += call.arguments;
+      }
       finish = part.finish_reason.value_or("");
     };
     engine::TokenEvent event;
@@ -300,6 +310,7 @@ TEST(Answer, FindsToolCalls) {
     if (!streamed) take();
     EXPECT_EQ(content, "Hm.");
     ASSERT_EQ(calls.size(), 1u);
+    EXPECT_EQ(parts, streamed ? 8u : 1u) << "a token is a byte of the arguments, in a stream";
     EXPECT_EQ(calls[0].name, "f");
     EXPECT_EQ(calls[0].arguments, "{\"a\": 1}");
     EXPECT_EQ(finish, "tool_calls");

@@ -162,8 +162,8 @@ TEST(ParseChat, WhatClientsSendAndMeansNothingIsAccepted) {
               "tools":[],"top_logprobs":0,"frobnicate":1)");
   EXPECT_THAT(request.unknown_fields, ElementsAre("frobnicate"));
   EXPECT_TRUE(input_of(request).tools.is_null());
-  const std::string tools = R"(,"tools":[{"z":1,"a":2}])";
-  EXPECT_EQ(dump_json(input_of(parse(kHello, tools)).tools), R"([{"z":1,"a":2}])");
+  const std::string tools = R"(,"tools":[{"z":1,"name":"f","a":2}])";
+  EXPECT_EQ(dump_json(input_of(parse(kHello, tools)).tools), R"([{"z":1,"name":"f","a":2}])");
   EXPECT_TRUE(input_of(parse(kHello, tools + R"(,"tool_choice":"none")")).tools.is_null());
   const text::ChatInput input = input_of(parse(
       kHello, R"(,"chat_template_kwargs":{"enable_thinking":false},"reasoning_effort":"low")"));

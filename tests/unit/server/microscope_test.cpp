@@ -19,7 +19,7 @@ ServedModel served() {
 }
 
 MicroscopeRequest parse(const std::string& body) {
-  return parse_microscope(body, served());
+  return parse_microscope(body, served(), 8);
 }
 
 TEST(MicroscopeRequest, TokensOrTexts) {
@@ -47,6 +47,8 @@ TEST(MicroscopeRequest, WhatIsWrongIsNamed) {
            Case{"{}", "tokens", "send either"},
            Case{R"({"tokens":[1],"prompt":"a"})", "tokens", "send either"},
            Case{R"({"tokens":[]})", "tokens", "empty"},
+           Case{R"({"tokens":[1,2,3,4,5,6,7,8,9]})", "tokens", "may have 8"},
+           Case{R"({"tokens":[1,2,3,4,5,6,7,8,"x"]})", "tokens", "may have 8"},
            Case{R"({"tokens":[1,100]})", "tokens", "0 to 99"},
            Case{R"({"tokens":[-1]})", "tokens", "no token id"},
            Case{R"({"tokens":[1.5]})", "tokens", "no token id"},

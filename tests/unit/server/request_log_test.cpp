@@ -57,7 +57,7 @@ TEST(LogLine, HoldsWhatComputesTheAnswerAgain) {
   request.generation.stop_ids = {7};
   request.prompts = {std::make_shared<const EncodedPrompt>(EncodedPrompt{{0, 5}, "", {}})};
   request.choices = {{18446744073709551615u, {1, 2}, "length"}, {0, {}, "abort"}};
-  const std::string line = log_line(request);
+  const std::string line = log_line(request, "00ff");
   EXPECT_EQ(line.find("tenant"), line.npos);
   EXPECT_EQ(line.find('\n'), line.npos);
   const Json json = Json::parse(line);

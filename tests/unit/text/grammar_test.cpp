@@ -7,8 +7,10 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <atomic>
 #include <chrono>
 #include <random>
+#include <thread>
 
 #include "base/error.h"
 #include "text/schema_keywords.h"
@@ -54,6 +56,16 @@ class GrammarTest : public testing::Test {
     EXPECT_FALSE(tokens.empty());
     if (tokens.empty()) return kEos;
     return tokens[std::uniform_int_distribution<size_t>(0, tokens.size() - 1)(random)];
+  }
+
+  // Whether `text` may be all of the output. The tokens of single bytes have their values as ids.
+  static bool accepts(const std::shared_ptr<const CompiledGrammar>& grammar,
+                      const std::string& text) {
+    GrammarState state(grammar);
+    for (const char c : text) {
+      if (!state.accept(static_cast<unsigned char>(c))) return false;
+    }
+    return allowed(state)[kEos];
   }
 
   // A text that the grammar allows, ended by an end token, as a client gets it: bytes that are no
@@ -251,7 +263,12 @@ TEST_F(GrammarTest, WhatIsWrongOrNotSupportedIsRefusedByName) {
       {R"({"type":"array","items":{},"uniqueItems":true})", "uniqueItems"},
       {R"({"type":"number","multipleOf":0.1})", "multipleOf"},
       {R"({"type":"quaternion"})", "quaternion"},
-      {R"({"$ref":"https://example.org/x.json"})", "URI"},
+      {R"({"$ref":"https://example.org/x.json"})", "leads to no schema"},
+      {R"({"$ref":"#anchor"})", "leads to no schema"},
+      {R"({"$ref":"#/a~2b","a~2b":{}})", "leads to no schema"},
+      {R"({"$ref":"#/a%2","a%2":{}})", "leads to no schema"},
+      {R"({"$ref":"#/anyOf/01","anyOf":[{},{}]})", "leads to no schema"},
+      {R"({"items":{"$ref":"#/x/y"},"x":{"y":{"not":{}}}})", "$.$defs.y: not"},
       {R"({"$ref":"#/$defs/missing"})", "missing"},
       {R"({"type":"object","properties":{"a":{}},"anyOf":[{"required":["a"]}]})", "beside anyOf"},
       {R"({"type":"object","required":["a"]})", "required"},
@@ -262,7 +279,6 @@ TEST_F(GrammarTest, WhatIsWrongOrNotSupportedIsRefusedByName) {
       {R"({"type":"string","enum":["a",1]})", "enum"},
       {R"({"type":"integer","$ref":"#/$defs/a","$defs":{"a":{"type":"null"}}})", "beside $ref"},
       {R"({"type":"object","anyOf":[{"type":"string"}]})", "beside anyOf"},
-      {R"({"type":"array","minItems":1})", "without items"},
       {R"({"type":"string","pattern":"a{4294967298}"})", "65535"},
       {R"({"type":"integer","minimum":5,"maximum":1})", ""},
       {R"({"type":)", ""}};
@@ -361,6 +377,88 @@ TEST_F(GrammarTest, TheLastOnesAreKeptWithinTheirBytes) {
   EXPECT_NE(compiler.find(b), nullptr);
   GrammarState state(first);  // who uses one keeps it
   EXPECT_TRUE(state.accept('a'));
+}
+
+// What a $ref leads to is kept, however its pointer is written, and wherever the place is.
+TEST_F(GrammarTest, EveryPointerOfARefIsFollowed) {
+  const char* schemas[] = {
+      R"({"$ref":"#/$defs/a~1b","$defs":{"a/b":{"enum":["yes"]}}})",
+      R"({"$ref":"#/$defs/a~0b","$defs":{"a~b":{"enum":["yes"]}}})",
+      R"({"$ref":"#/$defs/a%20b","$defs":{"a b":{"enum":["yes"]}}})",
+      R"({"$ref":"#/$defs/a~01b","$defs":{"a~1b":{"enum":["yes"]}}})",
+      R"({"$ref":"#/$defs/x/1/z","$defs":{"x":[0,{"z":{"$ref":"#/$defs/c"}}],"c":{"enum":["yes"]}}})",
+      R"({"anyOf":[{"enum":["yes"]},{"$ref":"#/anyOf/0"}]})"};
+  GrammarCompiler compiler(tokenizer, kVocab, ends);
+  for (const char* schema : schemas) {
+    const auto grammar = compiler.compile({.kind = Kind::json_schema, .text = schema}, "here");
+    EXPECT_TRUE(accepts(grammar, "\"yes\"")) << schema;
+    EXPECT_FALSE(accepts(grammar, "\"no\"")) << schema;
+  }
+}
+
+TEST_F(GrammarTest, AnArrayWithoutItemsMayHaveAny) {
+  GrammarCompiler compiler(tokenizer, kVocab, ends);
+  for (const char* schema :
+       {R"({"type":"array","minItems":2})", R"({"type":["array","null"],"minItems":2})",
+        R"({"properties":{"a":{"type":"array","minItems":2}}})"}) {
+    const auto grammar = compiler.compile({.kind = Kind::json_schema, .text = schema}, "here");
+    const bool inside = std::string_view(schema).find("properties") != std::string_view::npos;
+    const auto text = [&](const std::string& array) {
+      return inside ? "{\"a\": " + array + "}" : array;
+    };
+    EXPECT_TRUE(accepts(grammar, text(R"([1, "b", {"c": []}])"))) << schema;
+    EXPECT_FALSE(accepts(grammar, text("[1]"))) << schema;
+  }
+}
+
+TEST_F(GrammarTest, AFormThatNoTextHasIsRefused) {
+  GrammarCompiler compiler(tokenizer, kVocab, ends);
+  const GrammarSource sources[] = {{.kind = Kind::ebnf, .text = "root ::= root"},
+                                   {.kind = Kind::ebnf, .text = "root ::= a\na ::= b\nb ::= a"},
+                                   {.kind = Kind::ebnf, .text = "root ::= root", .before = "call "},
+                                   {.kind = Kind::json_schema, .text = R"({"$ref":"#"})"}};
+  for (const GrammarSource& source : sources) {
+    try {
+      compiler.compile(source, "here");
+      ADD_FAILURE() << source.text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.parts().where, "here");
+      EXPECT_FALSE(error.parts().value.empty()) << source.text;
+      EXPECT_FALSE(error.parts().accepted.empty()) << source.text;
+    }
+  }
+}
+
+// What takes long holds up neither others nor whoever asks for it again.
+TEST_F(GrammarTest, SlowOnesRunBesideOthersAndAreRemembered) {
+  GrammarLimits limits;
+  limits.sandbox.output_bytes = 64 << 10;
+  GrammarCompiler compiler(tokenizer, kVocab, ends, limits);
+  const GrammarSource slow{.kind = Kind::regex,
+                           .text = "(((((a{1,99}){1,99}){1,99}){1,99}){1,99}){1,99}"};
+  std::atomic<bool> ended{false};
+  std::string first, again;
+  const auto refusal = [&] {
+    try {
+      compiler.compile(slow, "here");
+    } catch (const Error& error) {
+      return error.parts().value;
+    }
+    return std::string("accepted");
+  };
+  std::thread thread([&] {
+    first = refusal();
+    ended = true;
+  });
+  compiler.compile({.kind = Kind::regex, .text = "a"}, "here");
+  EXPECT_FALSE(ended) << "the other place was free";
+  thread.join();
+  const auto begin = std::chrono::steady_clock::now();
+  again = refusal();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(500));
+  EXPECT_EQ(first, again);
+  EXPECT_NE(first, "accepted");
+  EXPECT_EQ(compiler.find(slow), nullptr);
 }
 
 TEST(SchemaKeywords, WhatWouldBeLeftOutIsFound) {

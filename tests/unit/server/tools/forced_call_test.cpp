@@ -2,13 +2,12 @@
 // reads.
 #include "server/tools/forced_call.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "base/error.h"
 
 namespace octet::server {
 namespace {
-
-using ::testing::ElementsAre;
 
 const OrderedJson kPoint = OrderedJson::parse(
     R"({"type":"object","properties":{"at":{"$ref":"#/$defs/At"}},"$defs":{"At":{"type":"number"}}})");
@@ -21,15 +20,28 @@ TEST(ForcedCall, OneFunctionOrAnyOf) {
   const ForcedCall any =
       forced_call(ToolFormat::llama3_json, {{"f", nullptr}, {"g", kPoint}}).value();
   ASSERT_EQ(any.schema["anyOf"].size(), 2u);
-  EXPECT_EQ(any.schema["anyOf"][1]["properties"]["parameters"],
-            OrderedJson::parse(R"({"type":"object","properties":{"at":{"$ref":"#/$defs/At"}}})"));
-  // Where "#/$defs/At" looks for it.
-  EXPECT_EQ(any.schema["$defs"], OrderedJson::parse(R"({"At":{"type":"number"}})"));
+  EXPECT_EQ(
+      any.schema["anyOf"][1]["properties"]["parameters"],
+      OrderedJson::parse(R"({"type":"object","properties":{"at":{"$ref":"#/$defs/tool1_At"}}})"));
+  EXPECT_EQ(any.schema["$defs"], OrderedJson::parse(R"({"tool1_At":{"type":"number"}})"));
+}
+
+// "#/$defs/At" and "#" of a function's schema mean places in that schema.
+TEST(ForcedCall, EveryFunctionHasItsOwnDefinitions) {
+  const OrderedJson other = OrderedJson::parse(
+      R"({"type":"object","properties":{"at":{"$ref":"#/$defs/At"},"next":{"$ref":"#"}},
+          "$defs":{"At":{"type":"string"}}})");
+  const ForcedCall any = forced_call(ToolFormat::hermes, {{"f", kPoint}, {"g", other}}).value();
+  EXPECT_EQ(any.schema["$defs"]["tool0_At"]["type"], "number");
+  EXPECT_EQ(any.schema["$defs"]["tool1_At"]["type"], "string");
+  EXPECT_EQ(any.schema["$defs"]["tool1_root"]["properties"]["next"]["$ref"], "#/$defs/tool1_root");
+  const OrderedJson astray = OrderedJson::parse(R"({"type":"object","items":{"$ref":"#/a"}})");
+  EXPECT_THROW(forced_call(ToolFormat::hermes, {{"f", kPoint}, {"g", astray}}), Error);
 }
 
 TEST(ForcedCall, DeepseekWritesTheNameOutsideOfTheJson) {
   const ForcedCall call = forced_call(ToolFormat::deepseek_v3, {{"g", kPoint}}).value();
-  EXPECT_EQ(call.schema, kPoint);
+  EXPECT_EQ(call.schema["$defs"]["tool0_At"]["type"], "number");
   EXPECT_TRUE(call.before.ends_with("<｜tool▁sep｜>g\n```json\n"));
   EXPECT_FALSE(forced_call(ToolFormat::deepseek_v3, {{"f", nullptr}, {"g", nullptr}}));
 }
@@ -47,8 +59,14 @@ TEST(ForcedCall, TheParserReadsIt) {
     }
     const auto parser = make_tool_parser(format, {"g"});
     ToolText found = parser->push(call.before + json + call.after);
-    for (ToolCall& one : parser->finish().calls) found.calls.push_back(std::move(one));
-    EXPECT_THAT(found.calls, ElementsAre(ToolCall{"g", arguments})) << to_string(format);
+    for (ToolCallPart& one : parser->finish().calls) found.calls.push_back(std::move(one));
+    std::string name, written;
+    for (const ToolCallPart& part : found.calls) {
+      name += part.name;
+      written += part.arguments;
+    }
+    EXPECT_EQ(name, "g") << to_string(format);
+    EXPECT_EQ(written, arguments) << to_string(format);
     EXPECT_EQ(found.content, "");
   }
 }
