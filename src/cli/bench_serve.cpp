@@ -12,6 +12,7 @@
 #include "cli/bench.h"
 #include "cli/bench_serve_options.h"
 #include "cli/output.h"
+#include "cli/signals.h"
 #include "load/report.h"
 
 namespace octet::cli {
@@ -48,9 +49,11 @@ std::vector<load::Layer> run_layers(const BenchServeOptions& o, load::Driver& dr
   if (all || o.layer == "baseline") {
     layers.push_back(load::run_baseline(driver, make, o.num_prompts, options));
   }
+  if (driver.stopped()) return layers;
   if (all || o.layer == "stress") {
     layers.push_back(load::run_stress(driver, make, stress_of(o), options));
   }
+  if (driver.stopped()) return layers;
   if (all || o.layer == "mixed") {
     // Without a rate or a limit of its own, as many at a time as the server takes well.
     int64_t most = o.max_concurrency;
@@ -115,6 +118,7 @@ OrderedJson json_of(const BenchServeOptions& o, const load::Driver& driver,
                       {"endpoint", o.server.endpoint},
                       {"dataset_name", o.dataset},
                       {"seed", o.seed}};
+  if (driver.stopped()) json["interrupted"] = true;
   if (!o.label.empty()) json["label"] = o.label;
   for (const auto& [key, value] : metadata_of(o)) json[key] = value;
   if (o.layer == "plain") {
@@ -138,9 +142,10 @@ std::string sweep_text(const load::Layer& layer) {
                   "req/s", "tok/s", "P50 TTFT ms", "P99 TTFT ms", "P99 TPOT ms");
   for (const load::Step& step : layer.steps) {
     const load::Statistics& s = step.statistics;
-    text += fmt::format("{:<20}{:>7}{:>7}{:>9.2f}{:>10.1f}{:>12.1f}{:>12.1f}{:>12.2f}\n", step.name,
+    text += fmt::format("{:<20}{:>7}{:>7}{:>9.2f}{:>10.1f}{:>12}{:>12}{:>12}\n", step.name,
                         s.completed, s.failed, s.request_throughput(), s.output_throughput(),
-                        s.ttft.median() * 1e3, s.ttft.at(99) * 1e3, s.tpot.at(99) * 1e3);
+                        load::figure(s.ttft.median() * 1e3, 1),
+                        load::figure(s.ttft.at(99) * 1e3, 1), load::figure(s.tpot.at(99) * 1e3, 2));
   }
   return text + fmt::format("knee: concurrency {}, rate {}\n  rule: {}\n",
                             layer.knee->concurrency_text, layer.knee->rate_text, layer.knee->rule);
@@ -157,11 +162,10 @@ std::string text_of(const BenchServeOptions& o, const load::Layer& layer) {
   }
   if (layer.name == "mixed") {
     for (const auto& [name, s] : load::statistics_by_group(layer.steps.front().run, {})) {
-      text += fmt::format(
-          "{:<8}{:>6} requests  P50 TTFT {:.1f} ms  P99 TTFT {:.1f} ms  P50 TPOT "
-          "{:.2f} ms\n",
-          name, s.completed + s.failed, s.ttft.median() * 1e3, s.ttft.at(99) * 1e3,
-          s.tpot.median() * 1e3);
+      text +=
+          fmt::format("{:<8}{:>6} requests  P50 TTFT {} ms  P99 TTFT {} ms  P50 TPOT {} ms\n", name,
+                      s.completed + s.failed, load::figure(s.ttft.median() * 1e3, 1),
+                      load::figure(s.ttft.at(99) * 1e3, 1), load::figure(s.tpot.median() * 1e3, 2));
     }
   }
   for (const load::Step& step : layer.steps) {
@@ -181,6 +185,7 @@ void write_html(const BenchServeOptions& o, const load::Driver& driver,
                   {"data set", o.dataset},
                   {"seed", fmt::format("{}", o.seed)},
                   {"date", date}};
+  if (driver.stopped()) report.facts.emplace_back("interrupted", "of requests that had ended");
   for (const auto& pair : metadata_of(o)) report.facts.push_back(pair);
   report.layers = std::move(layers);
   report.goodput = load::parse_goodput(o.goodput);
@@ -238,6 +243,26 @@ bool passed(const std::vector<load::Layer>& layers) {
   return true;
 }
 
+int run_test(const BenchServeOptions& o, const HeldSignals& signals) {
+  load::Driver driver = open_server(o.server, body_of(o), [&] { return signals.pending(); });
+  KnownTokens known;
+  find_tokens(o.server, driver, known);
+
+  const std::string date = date_now();
+  const std::vector<load::Layer> layers = run_layers(o, driver, known.tokens);
+  if (prints_text(o.json)) {
+    for (const load::Layer& layer : layers) print(text_of(o, layer));
+    if (driver.stopped()) {
+      print("Interrupted: these are the figures of the requests that had ended.\n");
+    }
+  }
+  const OrderedJson json = json_of(o, driver, layers, date);
+  write_json(o.json, json);
+  save(o, result_path(o, driver, date), json);
+  write_html(o, driver, layers, date);
+  return passed(layers) ? 0 : 1;
+}
+
 }  // namespace
 
 int run_bench_serve(Args args) {
@@ -247,20 +272,15 @@ int run_bench_serve(Args args) {
   if (o.backend == "openai-chat") o.server.endpoint = "/v1/chat/completions";
   check(o);
   allow_many_connections();
-  load::Driver driver = open_server(o.server, body_of(o));
-  KnownTokens known;
-  find_tokens(o.server, driver, known);
-
-  const std::string date = date_now();
-  const std::vector<load::Layer> layers = run_layers(o, driver, known.tokens);
-  if (prints_text(o.json)) {
-    for (const load::Layer& layer : layers) print(text_of(o, layer));
+  const HeldSignals signals;
+  try {
+    const int code = run_test(o, signals);
+    signals.check();  // what was measured until it came has been reported
+    return code;
+  } catch (const Error&) {
+    signals.check();  // which may be why
+    throw;
   }
-  const OrderedJson json = json_of(o, driver, layers, date);
-  write_json(o.json, json);
-  save(o, result_path(o, driver, date), json);
-  write_html(o, driver, layers, date);
-  return passed(layers) ? 0 : 1;
 }
 
 }  // namespace octet::cli

@@ -19,7 +19,8 @@
 
 namespace octet::cli {
 
-LocalServer::LocalServer(const std::string& model, const std::vector<std::string>& args) {
+LocalServer::LocalServer(const std::string& model, const std::vector<std::string>& args,
+                         const HeldSignals& signals) {
   std::string name = (std::filesystem::temp_directory_path() / "octet-serve-XXXXXX").string();
   if (mkdtemp(name.data()) == nullptr) {
     throw Error({.what = "cannot make a folder", .where = name, .value = strerror(errno)});
@@ -27,7 +28,7 @@ LocalServer::LocalServer(const std::string& model, const std::vector<std::string
   folder_ = name;
   try {
     start(model, args);
-    wait_until_ready(model);
+    wait_until_ready(model, signals);
   } catch (...) {
     end();
     throw;
@@ -52,6 +53,9 @@ void LocalServer::start(const std::string& model, const std::vector<std::string>
   if (child_ > 0) return;
   // Only what is safe after a fork. The server ends with us, whatever ends us.
   prctl(PR_SET_PDEATHSIG, SIGTERM);
+  sigset_t none;  // what we hold back is for the server
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
   const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   if (getppid() != parent || out < 0) _exit(127);
   dup2(out, STDOUT_FILENO);
@@ -60,7 +64,7 @@ void LocalServer::start(const std::string& model, const std::vector<std::string>
   _exit(127);
 }
 
-void LocalServer::wait_until_ready(const std::string& model) {
+void LocalServer::wait_until_ready(const std::string& model, const HeldSignals& signals) {
   const std::filesystem::path port = folder_ / "port";
   while (!std::filesystem::exists(port)) {
     int status = 0;
@@ -72,6 +76,7 @@ void LocalServer::wait_until_ready(const std::string& model) {
                    .value = log.substr(log.size() - std::min<size_t>(log.size(), 900)),
                    .fix = "octet serve " + model + " shows the same"});
     }
+    signals.check();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   std::ifstream(port) >> port_;

@@ -57,7 +57,7 @@ std::string names() {
 
 // To stderr. Unlike fmt::print it does not throw where that is full or closed.
 void complain(const std::string& text) {
-  std::fputs(text.c_str(), stderr);
+  std::fputs(octet::cli::without_controls(text).c_str(), stderr);
 }
 
 // A standard stream that is closed would lend its number to the next file that is opened, and our

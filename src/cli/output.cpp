@@ -50,6 +50,25 @@ std::string printable(std::string_view text) {
   return shown;
 }
 
+std::string without_controls(std::string_view text) {
+  std::string shown;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<uint8_t>(text[i]);
+    const auto next = static_cast<uint8_t>(i + 1 < text.size() ? text[i + 1] : 0);
+    const bool c0 = (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F;
+    const bool c1 = byte == 0xC2 && next >= 0x80 && next < 0xA0;  // U+0080 to U+009F
+    if (!c0 && !c1) {
+      shown += text[i];
+      continue;
+    }
+    shown += fmt::format("\\x{:02x}", byte);
+    if (!c1) continue;
+    shown += fmt::format("\\x{:02x}", next);
+    ++i;
+  }
+  return shown;
+}
+
 std::string show_bytes(double bytes) {
   if (bytes >= 1e9) return fmt::format("{:.2f} GB", bytes * 1e-9);
   if (bytes >= 1e6) return fmt::format("{:.1f} MB", bytes * 1e-6);

@@ -26,6 +26,9 @@ inline bool prints_text(const std::string& json_target) {
 
 // Names come from a file: what could steer a terminal is shown as \xNN.
 std::string printable(std::string_view text);
+// The text with control characters, but for line feeds and tabs, as \\xNN: what others wrote may
+// not move the cursor of a terminal.
+std::string without_controls(std::string_view text);
 
 // "12.3 MB", in powers of 1000.
 std::string show_bytes(double bytes);

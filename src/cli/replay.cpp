@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/progress.h"
+#include "cli/model_hash.h"
 #include "cli/open_model.h"
 #include "cli/output.h"
 #include "cli/request_log.h"
@@ -92,6 +93,14 @@ int64_t check(const std::vector<LoggedRequest>& requests, const OpenModel& open)
                .fix = "give the options that the server had (--max-model-len, --rope-scaling)"});
 }
 
+// Whether a request was answered by other weights than those that are here.
+bool is_of_another(const std::vector<LoggedRequest>& requests, const ModelOptions& here) {
+  const std::string hash = model_hash(here);
+  return std::ranges::any_of(requests, [&](const LoggedRequest& request) {
+    return !request.model_hash.empty() && request.model_hash != hash;
+  });
+}
+
 std::vector<int32_t> run_one(engine::Engine& engine, const LoggedRequest& request,
                              const LoggedChoice& choice) {
   engine::Collector collector;
@@ -103,6 +112,7 @@ std::vector<int32_t> run_one(engine::Engine& engine, const LoggedRequest& reques
   std::vector<int32_t> output;
   while (const std::optional<engine::TokenEvent> event = collector.next()) {
     if (!event->fault.empty()) engine.rethrow_fault();
+    if (!event->error.empty()) throw Error({.what = event->error, .where = request.where});
     for (const engine::SampledToken& token : event->tokens) output.push_back(token.token);
     if (event->finish) break;
   }
@@ -221,6 +231,7 @@ int run_replay(Args args) {
   if (table.parse(args) == OptionTable::Outcome::done) return print(table.output()), 0;
   const std::vector<LoggedRequest> requests = read_request_log(o.log, o.id);
   OpenModel open(o.model);
+  const bool other_model = is_of_another(requests, o.model);
   const int64_t longest = check(requests, open);
   const auto backend = open_backend(o.backend);
   const model::Model& model = open.load(*backend, longest);
@@ -254,10 +265,16 @@ int run_replay(Args args) {
                         request.not_replayable);
     skipped.push_back({{"id", request.id}, {"why", request.not_replayable}});
   }
+  if (other_model) {
+    text += fmt::format("the log is of another model than {}: its weights or config.json differ\n",
+                        printable(o.model.path));
+  }
   if (prints_text(o.json)) print(text + fmt::format("{} of {} equal\n", equal, all.size()));
-  write_json(
-      o.json,
-      {{"replayed", all.size()}, {"equal", equal}, {"replays", replays}, {"skipped", skipped}});
+  write_json(o.json, {{"replayed", all.size()},
+                      {"equal", equal},
+                      {"other_model", other_model},
+                      {"replays", replays},
+                      {"skipped", skipped}});
   return equal == static_cast<int64_t>(all.size()) ? 0 : 1;
 }
 

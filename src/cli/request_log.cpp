@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "load/json_lines.h"
 
 namespace octet::cli {
@@ -108,6 +109,7 @@ LoggedRequest parse_logged_request(const JsonView& line) {
   request.where = line.file();
   request.id = line.get<std::string>("id");
   request.path = line.get<std::string>("path");
+  request.model_hash = line.get<std::string>("model_hash", "");
   request.not_replayable = what_is_missing(line);
   const auto choices = line.json().find("choices");
   if (choices == line.json().end() || !choices->is_array()) {
@@ -122,11 +124,14 @@ LoggedRequest parse_logged_request(const JsonView& line) {
 std::vector<LoggedRequest> read_request_log(const std::filesystem::path& path,
                                             const std::string& id) {
   std::vector<LoggedRequest> requests;
-  load::for_each_json_line(path, [&](const JsonView& line) {
+  const auto take = [&](const JsonView& line) {
     if (!id.empty() && line.get<std::string>("id", "") != id) return true;
     requests.push_back(parse_logged_request(line));
     return id.empty();
-  });
+  };
+  if (load::for_each_json_line(path, take, load::LastLine::may_be_cut)) {
+    log::warning("{}: the last line was cut while it was written, and is left out", path.string());
+  }
   if (requests.empty()) {
     throw Error({.what = id.empty() ? "the log has no request" : "the log has no such request",
                  .where = path.string(),

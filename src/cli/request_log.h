@@ -20,6 +20,7 @@ struct LoggedChoice {
 
 struct LoggedRequest {
   std::string id, path, where;  // where: "FILE:LINE"
+  std::string model_hash;       // of the model that answered (model_hash.h); "" = not known
   // Not empty: why it cannot be computed again from its line alone.
   std::string not_replayable;
   std::vector<LoggedChoice> choices;
@@ -30,7 +31,8 @@ struct LoggedRequest {
 // asked for.
 LoggedRequest parse_logged_request(const JsonView& line);
 
-// The lines of `path`, or only the one whose id is `id`: Error if there is none.
+// The lines of `path`, or only the one whose id is `id`: Error if there is none. A last line that
+// was cut while it was written is left out with a warning.
 std::vector<LoggedRequest> read_request_log(const std::filesystem::path& path,
                                             const std::string& id);
 

@@ -13,6 +13,7 @@
 #include "cli/baseline.h"
 #include "cli/chat_model.h"
 #include "cli/kernel_report.h"
+#include "cli/model_hash.h"
 #include "cli/open_model.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
@@ -201,8 +202,9 @@ server::SamplingDefaults sampling_defaults(const ServeOptions& o) {
     }
   }
   if (!o.override_generation_config.empty()) {
-    const Json more = parse_json(o.override_generation_config, "--override-generation-config");
-    JsonView(more, "--override-generation-config");  // an object
+    const std::string flag = "--override-generation-config";
+    const Json more = parse_json(o.override_generation_config, flag);
+    server::parse_generation_config(JsonView(more, flag));  // what is wrong in it is not the file's
     const JsonView file(config, name);
     config.update(more);
   }
@@ -253,6 +255,7 @@ int run_serve(Args args) {
 
   if (o.server.served_name.empty()) o.server.served_name = directory_name(o.model.path);
   o.server.root = o.model.path;
+  if (!o.server.request_log.empty()) o.server.model_hash = model_hash(o.model);
   o.server.limits.read_timeout = std::chrono::seconds(o.request_timeout_s);
   o.server.limits.write_timeout = std::chrono::seconds(o.request_timeout_s);
   o.server.limits.body_bytes = static_cast<size_t>(o.max_request_bytes);

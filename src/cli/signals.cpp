@@ -26,4 +26,13 @@ void HeldSignals::check() const {
   if (signal > 0) throw Interrupted(signal);
 }
 
+bool HeldSignals::pending() const {
+  sigset_t come;
+  sigpending(&come);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    if (sigismember(&held_, signal) == 1 && sigismember(&come, signal) == 1) return true;
+  }
+  return false;
+}
+
 }  // namespace octet::cli

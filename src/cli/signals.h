@@ -30,6 +30,8 @@ class HeldSignals {
 
   // Throws Interrupted if one has come.
   void check() const;
+  // Whether one has come, of which check() still tells.
+  bool pending() const;
 
  private:
   sigset_t held_, before_;

@@ -49,7 +49,8 @@ void add_server_rows(OptionTable& table, ServerOptions& o) {
             "seconds to wait for a server that is still starting", {.least = 0});
 }
 
-load::Driver open_server(const ServerOptions& o, load::BodyOptions body) {
+load::Driver open_server(const ServerOptions& o, load::BodyOptions body,
+                         std::function<bool()> stop) {
   const std::string host =
       o.host.find(':') == o.host.npos ? o.host : "[" + o.host + "]";  // an IPv6 address
   const std::string url =
@@ -65,6 +66,7 @@ load::Driver open_server(const ServerOptions& o, load::BodyOptions body) {
   target.body.api = o.endpoint == "/v1/chat/completions" ? load::Api::chat : load::Api::completions;
   target.body.model = o.model;
   load::Driver driver(std::move(target));
+  driver.set_stop(std::move(stop));
   if (o.model.empty() || o.ready_check_s > 0) {
     const std::string first = driver.first_model(o.ready_check_s);
     if (o.model.empty()) driver.set_model(first);

@@ -1,6 +1,7 @@
 // The options that name an OpenAI-compatible server, for verbs that ask one.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,7 +28,9 @@ void add_server_rows(OptionTable& table, ServerOptions& options);
 
 // Throws Error for an address, a header or a certificate that cannot be used; the server is asked
 // for its model where none is named (load::Driver::first_model).
-load::Driver open_server(const ServerOptions& options, load::BodyOptions body);
+// `stop` is the driver's (load::Driver::set_stop).
+load::Driver open_server(const ServerOptions& options, load::BodyOptions body,
+                         std::function<bool()> stop);
 
 // What can be known of the model's tokens: by --tokenizer, or else by the server's /tokenize.
 // `known.tokens` refers to `known.tokenizer`: the object stays where it is made.

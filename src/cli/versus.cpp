@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "cli/local_server.h"
 #include "cli/output.h"
+#include "cli/signals.h"
 #include "cli/target_server.h"
 #include "cli/verbs.h"
 #include "load/fidelity.h"
@@ -104,12 +105,12 @@ struct Side {
   std::vector<std::vector<load::Place>> answers;
 };
 
-Side open_side(const SideOptions& o, double timeout_s) {
+Side open_side(const SideOptions& o, double timeout_s, const HeldSignals& signals) {
   ServerOptions server{.model = o.model, .api_key = o.api_key, .timeout_s = timeout_s};
   std::unique_ptr<LocalServer> local;
   server.base_url = o.place;
   if (o.place.find("://") == o.place.npos) {
-    local = std::make_unique<LocalServer>(o.place, o.serve_args);
+    local = std::make_unique<LocalServer>(o.place, o.serve_args, signals);
     server.base_url = local->url();
   } else if (!o.serve_args.empty()) {
     throw Error({.what = "a server that runs already takes no options",
@@ -119,7 +120,8 @@ Side open_side(const SideOptions& o, double timeout_s) {
   }
   load::BodyOptions body;
   body.sampling["temperature"] = 0;
-  return {o.place, std::move(local), open_server(server, body), {}, {}};
+  const auto stop = [&signals] { return signals.pending(); };
+  return {o.place, std::move(local), open_server(server, body, stop), {}, {}};
 }
 
 // A whole answer with log-probabilities.
@@ -130,6 +132,7 @@ std::vector<load::Place> ask_places(Side& side, const load::LoadRequest& request
   body.erase("stream_options");
   body["logprobs"] = o.top;
   const load::Driver::Plain got = side.driver.call("/v1/completions", dump_json(body), o.timeout_s);
+  if (side.driver.stopped()) return {};
   if (got.answer.failure != load::Failure::none || got.answer.status != 200) {
     throw Error({.what = "a request for log-probabilities failed",
                  .where = side.name,
@@ -144,6 +147,7 @@ std::vector<load::Place> ask_places(Side& side, const load::LoadRequest& request
 
 // Each prompt goes to both before the next, in turns first to the one and to the other, so that
 // what else the machines do meets both alike.
+// A signal ends it, with what was compared so far.
 void run_pairs(Side& left, Side& right, const std::vector<load::LoadRequest>& requests,
                const VersusOptions& o) {
   Side* sides[] = {&left, &right};
@@ -157,10 +161,18 @@ void run_pairs(Side& left, Side& right, const std::vector<load::LoadRequest>& re
   }
   for (size_t i = 0; i < requests.size(); ++i) {
     live.sent();
+    load::Outcome outcomes[2];
+    std::vector<load::Place> answers[2];
     for (size_t turn = 0; turn < 2; ++turn) {
-      Side& side = *sides[(i + turn) % 2];
-      side.runs.outcomes.push_back(side.driver.run_one(requests[i]));
-      side.answers.push_back(ask_places(side, requests[i], o));
+      const size_t which = (i + turn) % 2;
+      outcomes[which] = sides[which]->driver.run_one(requests[i]);
+      if (sides[which]->driver.stopped()) return;
+      answers[which] = ask_places(*sides[which], requests[i], o);
+      if (sides[which]->driver.stopped()) return;
+    }
+    for (size_t which = 0; which < 2; ++which) {
+      sides[which]->runs.outcomes.push_back(std::move(outcomes[which]));
+      sides[which]->answers.push_back(std::move(answers[which]));
     }
     live.ended(left.runs.outcomes.back().ok() && right.runs.outcomes.back().ok());
     live.draw();
@@ -243,8 +255,8 @@ void print_report(const Side& left, const Side& right, const load::Fidelity& f) 
                                  "speed", "left", "right", "right / left");
   const auto row = [&](const char* name, const load::Distribution& x, const load::Distribution& y,
                        double ratio) {
-    text += fmt::format("{:<22}{:>9.2f} ms{:>9.2f} ms{:>16.3f}\n", name, x.median() * 1e3,
-                        y.median() * 1e3, ratio);
+    text += fmt::format("{:<22}{:>9} ms{:>9} ms{:>16}\n", name, load::figure(x.median() * 1e3, 2),
+                        load::figure(y.median() * 1e3, 2), load::figure(ratio, 3));
   };
   row("TTFT, median", a.ttft, b.ttft, ratios.ttft);
   row("TPOT, median", a.tpot, b.tpot, ratios.tpot);
@@ -270,23 +282,20 @@ void print_report(const Side& left, const Side& right, const load::Fidelity& f) 
   print(text);
 }
 
-}  // namespace
-
-int run_versus(Args args) {
-  VersusOptions o;
-  OptionTable table = table_of(o);
-  if (table.parse(args) == OptionTable::Outcome::done) return print(table.output()), 0;
+int compare(const VersusOptions& o, const HeldSignals& signals) {
   const std::vector<load::LoadRequest> requests = read_prompts(o);
-  Side left = open_side(o.left, o.timeout_s), right = open_side(o.right, o.timeout_s);
+  Side left = open_side(o.left, o.timeout_s, signals);
+  Side right = open_side(o.right, o.timeout_s, signals);
   run_pairs(left, right, requests, o);
   load::Fidelity fidelity;
-  for (size_t i = 0; i < requests.size(); ++i) {
+  for (size_t i = 0; i < left.answers.size(); ++i) {
     if (left.answers[i].empty() || right.answers[i].empty()) continue;
     load::compare_answers(left.answers[i], right.answers[i], fidelity);
   }
   if (prints_text(o.json)) print_report(left, right, fidelity);
   const Ratios ratios = ratios_of(left, right);
-  write_json(o.json, {{"left", json_of_side(left)},
+  write_json(o.json, {{"interrupted", signals.pending()},
+                      {"left", json_of_side(left)},
                       {"right", json_of_side(right)},
                       {"median_ratio_right_to_left",
                        {{"ttft", ratios.ttft}, {"tpot", ratios.tpot}, {"e2el", ratios.e2el}}},
@@ -294,6 +303,23 @@ int run_versus(Args args) {
   const bool all =
       load::statistics_of(left.runs).failed == 0 && load::statistics_of(right.runs).failed == 0;
   return all ? 0 : 1;
+}
+
+}  // namespace
+
+int run_versus(Args args) {
+  VersusOptions o;
+  OptionTable table = table_of(o);
+  if (table.parse(args) == OptionTable::Outcome::done) return print(table.output()), 0;
+  const HeldSignals signals;
+  try {
+    const int code = compare(o, signals);
+    signals.check();  // what was compared until it came has been reported
+    return code;
+  } catch (const Error&) {
+    signals.check();  // which may be why
+    throw;
+  }
 }
 
 }  // namespace octet::cli

@@ -30,8 +30,16 @@ Clock::time_point later(Clock::time_point from, double seconds) {
 // Reads one answer as it comes.
 class Reader {
  public:
-  Reader(Api api, Clock::time_point sent, Outcome& outcome, Live& live)
-      : api_(api), sent_(sent), last_(sent), outcome_(outcome), live_(live) {}
+  // `most_prompt` and `most_output`: tokens that an honest usage may report.
+  Reader(Api api, Clock::time_point sent, int64_t most_prompt, int64_t most_output,
+         Outcome& outcome, Live& live)
+      : api_(api),
+        sent_(sent),
+        last_(sent),
+        most_prompt_(most_prompt),
+        most_output_(most_output),
+        outcome_(outcome),
+        live_(live) {}
 
   // False: nothing more is wanted.
   bool take(int status, std::string_view part) {
@@ -62,8 +70,9 @@ class Reader {
     if (!done_) return fail(Failure::broken, "the stream ended before data: [DONE]");
     if (tokens_ == 0) return fail(Failure::empty, "the stream had no token");
     outcome_.latency = seconds_between(sent_, last_);
-    outcome_.by_usage = usage_.has_value();
-    outcome_.output_tokens = usage_.value_or(tokens_);
+    const int64_t most = std::max(most_output_, tokens_);
+    outcome_.by_usage = usage_ && *usage_ >= 1 && *usage_ <= most;
+    outcome_.output_tokens = outcome_.by_usage ? *usage_ : tokens_;
   }
 
  private:
@@ -78,7 +87,8 @@ class Reader {
     if (!chunk->error.empty()) return fail(Failure::error, chunk->error);
     done_ = chunk->done;
     if (chunk->completion_tokens) usage_ = chunk->completion_tokens;
-    if (chunk->prompt_tokens) outcome_.prompt_tokens = *chunk->prompt_tokens;
+    const int64_t prompt = chunk->prompt_tokens.value_or(-1);
+    if (prompt >= 0 && prompt <= most_prompt_) outcome_.prompt_tokens = prompt;
     outcome_.text += chunk->text;
     if (!chunk->has_token) return;
     if (tokens_++ == 0) {
@@ -99,6 +109,7 @@ class Reader {
   const Api api_;
   const Clock::time_point sent_;
   Clock::time_point last_;
+  const int64_t most_prompt_, most_output_;
   Outcome& outcome_;
   Live& live_;
   SseParser sse_;
@@ -119,6 +130,7 @@ struct Run {
   size_t next = 0;  // request to be sent
   size_t left = 0;  // senders that have not ended
   std::vector<Outcome> outcomes;
+  std::vector<char> ended;  // whether each has
   std::exception_ptr thrown = nullptr;
 };
 
@@ -128,15 +140,18 @@ asio::awaitable<void> send(Run& run, size_t index) {
   outcome.group = request.group;
   outcome.prompt_tokens = request.prompt_tokens;
   std::string body = request_body(request, run.target.body);
+  // A token is a byte of the body or more, but for those that a server's chat template adds.
+  const auto most_prompt = static_cast<int64_t>(body.size()) + (int64_t{1} << 16);
   const Clock::time_point sent = Clock::now();
   outcome.start = seconds_between(run.begin, sent);
   run.live.sent();
-  Reader reader(run.target.body.api, sent, outcome, run.live);
+  Reader reader(run.target.body.api, sent, most_prompt, request.output_tokens, outcome, run.live);
   const HttpAnswer answer = co_await run.client.request(
       target_path(run.target.base, run.target.endpoint), run.target.headers, std::move(body),
       later(sent, run.target.timeout_s),
       [&](int status, std::string_view part) { return reader.take(status, part); });
   reader.end(answer);
+  run.ended[index] = 1;
   run.live.ended(outcome.ok());
 }
 
@@ -185,17 +200,25 @@ Driver::Driver(Driver&&) noexcept = default;
 
 void Driver::finish(std::exception_ptr& thrown) {
   io_->restart();
-  io_->run();
-  if (!thrown) return;
+  while (!io_->stopped() && !stopped_) {
+    stopped_ = stop_ && stop_();
+    if (!stop_) {
+      io_->run();
+    } else if (!stopped_) {
+      io_->run_for(std::chrono::milliseconds(50));
+    }
+  }
+  if (!thrown && !stopped_) return;
   client_.reset();
   io_ = std::make_unique<asio::io_context>(1);
   client_ = std::make_unique<HttpClient>(*io_, target_.base, target_.ca_file);
-  std::rethrow_exception(thrown);
+  if (thrown) std::rethrow_exception(thrown);
 }
 
 RunResult Driver::run(const RunPlan& plan, Live& live) {
   Run run{target_, plan, live, *io_, *client_};
   run.outcomes.resize(plan.requests.size());
+  run.ended.resize(plan.requests.size());
   const size_t most =
       plan.max_concurrency > 0 ? static_cast<size_t>(plan.max_concurrency) : plan.requests.size();
   const size_t senders = std::min(most, plan.requests.size());
@@ -212,12 +235,22 @@ RunResult Driver::run(const RunPlan& plan, Live& live) {
   }
   if (live.shown()) asio::co_spawn(*io_, draw(run), asio::detached);
   finish(run.thrown);
-  return {std::move(run.outcomes), seconds};
+  if (!stopped_) return {std::move(run.outcomes), seconds};
+  RunResult part{{}, seconds_between(run.begin, Clock::now()), true};
+  for (size_t i = 0; i < run.outcomes.size(); ++i) {
+    if (run.ended[i] != 0) part.outcomes.push_back(std::move(run.outcomes[i]));
+  }
+  return part;
 }
 
 Outcome Driver::run_one(const LoadRequest& request) {
   Live silent;
-  return std::move(run({.requests = {&request, 1}}, silent).outcomes.front());
+  RunResult result = run({.requests = {&request, 1}}, silent);
+  if (!result.outcomes.empty()) return std::move(result.outcomes.front());
+  Outcome none;
+  none.failure = Failure::broken;
+  none.message = "stopped";
+  return none;
 }
 
 Driver::Plain Driver::call(const std::string& path, const std::string& body, double timeout_s) {
@@ -233,13 +266,17 @@ Driver::Plain Driver::call(const std::string& path, const std::string& body, dou
   };
   asio::co_spawn(*io_, work, [&](const std::exception_ptr& error) { thrown = error; });
   finish(thrown);
+  if (stopped_) {
+    result.answer.failure = Failure::broken;
+    result.answer.message = "stopped";
+  }
   return result;
 }
 
 std::string Driver::first_model(double wait_s) {
   const Clock::time_point end = later(Clock::now(), wait_s);
   Plain got = call("/v1/models");
-  while (got.answer.failure == Failure::connect && Clock::now() < end) {
+  while (got.answer.failure == Failure::connect && Clock::now() < end && !stopped_) {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     got = call("/v1/models");
   }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -47,6 +48,11 @@ class Driver {
 
   const Target& target() const { return target_; }
 
+  // Asked some twenty times a second while anything runs. Once it says yes, what runs ends at once,
+  // and so does all that is asked for after that.
+  void set_stop(std::function<bool()> stop) { stop_ = std::move(stop); }
+  bool stopped() const { return stopped_; }
+
   // Sends all, and waits for all. What fails is an outcome. `live` is told of every event.
   RunResult run(const RunPlan& plan, Live& live);
 
@@ -66,11 +72,13 @@ class Driver {
   void set_model(std::string name) { target_.body.model = std::move(name); }
 
  private:
-  // Runs what was spawned to its end; rethrows what one of them has thrown, with all others, and
-  // all connections, gone.
+  // Runs what was spawned to its end, or until it is stopped; rethrows what one of them has thrown.
+  // In both cases all others, and all connections, are gone.
   void finish(std::exception_ptr& thrown);
 
   Target target_;
+  std::function<bool()> stop_;
+  bool stopped_ = false;
   std::unique_ptr<boost::asio::io_context> io_;
   std::unique_ptr<HttpClient> client_;
 };

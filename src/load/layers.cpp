@@ -78,6 +78,7 @@ Layer run_stress(Driver& driver, const MakeRequests& make, const StressOptions& 
     const int64_t count = std::max(stress.least_requests, concurrency * stress.requests_per_slot);
     layer.steps.push_back(
         closed_step(driver, layer.name, concurrency, make(count, seed++), options));
+    if (driver.stopped()) break;
   }
   std::vector<double> rates = stress.rates;
   if (rates.empty()) {
@@ -85,7 +86,7 @@ Layer run_stress(Driver& driver, const MakeRequests& make, const StressOptions& 
   }
   const Step unloaded = layer.steps.front();
   for (const double rate : rates) {
-    if (!(rate > 0)) break;  // nothing was answered
+    if (!(rate > 0) || driver.stopped()) break;  // nothing was answered, or all that will be
     const auto count = std::max<int64_t>(
         stress.least_requests, static_cast<int64_t>(std::ceil(rate * stress.step_seconds)));
     Step step;
@@ -103,7 +104,7 @@ Layer run_stress(Driver& driver, const MakeRequests& make, const StressOptions& 
 bool holds(const Step& step, const Step& unloaded, const StressOptions& stress,
            const Goodput& goodput) {
   const Statistics& s = step.statistics;
-  if (s.failed > 0 || s.completed == 0) return false;
+  if (s.failed > 0 || s.completed == 0 || unloaded.statistics.completed == 0) return false;
   if (s.ttft.at(99) > stress.ttft_factor * unloaded.statistics.ttft.at(99)) return false;
   return !goodput.any() ||
          static_cast<double>(s.good) >= stress.good_share * static_cast<double>(s.completed);

@@ -18,7 +18,7 @@ using page::Series;
 
 std::string ms(double seconds) {
   const double value = seconds * 1e3;
-  return fmt::format("{:.{}f}", value, value < 10 ? 2 : value < 100 ? 1 : 0);
+  return figure(value, value < 10 ? 2 : value < 100 ? 1 : 0);
 }
 
 std::string row_of(const std::string& name, const Statistics& s, bool good) {

@@ -60,6 +60,7 @@ struct Outcome {
 struct RunResult {
   std::vector<Outcome> outcomes;
   double seconds = 0;
+  bool stopped = false;  // before its time: these are the requests that had ended
 };
 
 }  // namespace octet::load

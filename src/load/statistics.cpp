@@ -94,11 +94,15 @@ void add_details(OrderedJson& json, const RunResult& run) {
 }  // namespace
 
 double percentile(std::span<const double> sorted, double percent) {
-  if (sorted.empty()) return 0;
+  if (sorted.empty()) return kNothing;
   const double place = percent / 100 * static_cast<double>(sorted.size() - 1);
   const auto below = static_cast<size_t>(place);
   const size_t above = std::min(below + 1, sorted.size() - 1);
   return std::lerp(sorted[below], sorted[above], place - static_cast<double>(below));
+}
+
+std::string figure(double value, int decimals) {
+  return std::isnan(value) ? "-" : fmt::format("{:.{}f}", value, decimals);
 }
 
 Distribution::Distribution(std::vector<double> values) : sorted(std::move(values)) {
@@ -215,7 +219,7 @@ std::string result_text(const Statistics& s, const ReportOptions& options) {
     text += fmt::format("{:<40} {:<10}\n", label, value);
   };
   const auto number = [&](std::string_view label, double value) {
-    text += fmt::format("{:<40} {:<10.2f}\n", label, value);
+    text += fmt::format("{:<40} {:<10}\n", label, figure(value, 2));
   };
   count("Successful requests:", s.completed);
   count("Failed requests:", s.failed);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,12 +16,16 @@
 namespace octet::load {
 
 // The value below which `percent` of the sorted `values` lie, interpolated linearly between the two
-// nearest ranks: at place percent / 100 * (n - 1). 0 without values.
+// nearest ranks: at place percent / 100 * (n - 1). NaN, which JSON writes as null, without values.
 double percentile(std::span<const double> sorted, double percent);
+
+inline constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+// A figure for people: "12.34", and "-" for that of no values.
+std::string figure(double value, int decimals);
 
 struct Distribution {
   std::vector<double> sorted;
-  double mean = 0, std = 0;  // of the population: divided by n
+  double mean = kNothing, std = kNothing;  // of the population: divided by n
 
   Distribution() = default;
   explicit Distribution(std::vector<double> values);

@@ -2,7 +2,8 @@
 
 The `model` of a request says how: "good", "slow", "bundled" (three tokens a chunk), "cut" (the
 connection ends in the stream), "undone" (no [DONE]), "500", "json" (other JSON), "html", "empty",
-"event" (an error after the 200), "hang", "silent" (no usage), "flaky" (every second one a 503).
+"event" (an error after the 200), "hang", "silent" (no usage), "flaky" (every second one a 503),
+"negative" and "absurd" (a usage that cannot be), "escape" (an error that moves a terminal's cursor).
 """
 import http.server
 import json
@@ -59,6 +60,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             number = self.server.count
         if how == "500":
             return self.answer(500, json.dumps({"error": {"message": "out of order"}}))
+        if how == "escape":
+            return self.answer(500, json.dumps({"error": {"message": "\x1b]0;mine\x07\x9b2Jout"}}))
         if how == "flaky" and number % 2 == 0:
             return self.answer(503, json.dumps({"error": {"message": "too many requests"}}))
         if how == "json":
@@ -94,6 +97,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 break
         if how not in ("silent", "event"):
             usage = {"prompt_tokens": 9, "completion_tokens": 0 if how == "empty" else TOKENS}
+            if how in ("negative", "absurd"):
+                usage = dict.fromkeys(usage, -7 if how == "negative" else 10 ** 15)
             self.event({"choices": [], "usage": usage})
         if how != "undone":
             self.event("[DONE]")

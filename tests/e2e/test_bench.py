@@ -146,6 +146,28 @@ class AgainstMock(unittest.TestCase):
         _, result, _ = self.bench("silent")
         self.assertEqual(result["total_output_tokens"], 6 * TOKENS)
 
+    def test_a_usage_that_cannot_be_is_not_believed(self):
+        for model in ("negative", "absurd"):
+            _, result, _ = self.bench(model)
+            self.assertEqual(result["total_output_tokens"], 6 * TOKENS, model)
+            self.assertLess(result["total_input_tokens"], 1000)
+            self.assertGreaterEqual(result["total_input_tokens"], 0)
+
+    def test_figures_of_nothing_are_dashes(self):
+        code, result, text = bench("--base-url", self.mock.url, "--model", "500", "--num-prompts", 2,
+                                   "--num-warmups", 0)
+        self.assertEqual((code, result["completed"]), (1, 0), text)
+        self.assertIsNone(result["median_ttft_ms"])
+        self.assertRegex(text, r"Median TTFT \(ms\): +-")
+
+    def test_what_a_server_says_moves_no_cursor(self):
+        for command in (("bench", "serve", "--base-url", self.mock.url, "--model", "escape"),
+                        ("versus", self.mock.url, self.mock.url, "--left-model", "escape")):
+            code, out, err = harness.run(*command)
+            self.assertEqual(code, 2)
+            self.assertIn("out", err)
+            self.assertFalse({"\x1b", "\x07", "\x9b"} & set(out + err), out + err)
+
     def test_times_are_those_of_the_server(self):
         _, result, _ = self.bench("slow", "--save-detailed")
         for ttft, itls, latency in zip(result["ttfts"], result["itls"], result["latencies"]):
@@ -220,6 +242,57 @@ class AgainstMock(unittest.TestCase):
                                    150, "--num-warmups", 0, "--input-len", 5)
         self.assertEqual((code, result["completed"]), (0, 150), text)
         self.assertGreater(result["max_concurrent_requests"], 100)
+
+
+class Interrupted(unittest.TestCase):
+    """Signals, while requests are under way."""
+
+    def run_until(self, ready, signal_, *args, folder):
+        process = subprocess.Popen([harness.BINARY, *map(str, args)], stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True,
+                                   env={**os.environ, "TMPDIR": folder})
+        self.addCleanup(process.kill)
+        deadline = time.monotonic() + 60
+        while not ready():
+            self.assertIsNone(process.poll(), "it ended by itself")
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+        process.send_signal(signal_)
+        begin = time.monotonic()
+        text, _ = process.communicate(timeout=60)
+        self.assertLess(time.monotonic() - begin, 20)
+        return process.returncode, text
+
+    def test_what_was_measured_is_reported(self):
+        mock = MockServer("slow")
+        self.addCleanup(mock.close)
+        for signal_, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            for layer in ("plain", "all"):
+                mock.seen.clear()
+                with tempfile.TemporaryDirectory() as folder:
+                    path = os.path.join(folder, "r.json")
+                    found, text = self.run_until(
+                        lambda: len(mock.seen) > 9, signal_, "bench", "serve", "--base-url", mock.url,
+                        "--num-prompts", 500, "--max-concurrency", 4, "--input-len", 4, "--layer",
+                        layer, "--json", path, folder=folder)
+                    result = json.loads(pathlib.Path(path).read_text())
+                self.assertEqual(found, code, text)
+                self.assertTrue(result["interrupted"])
+                one = result if layer == "plain" else result["layers"][0]["steps"][0]
+                self.assertTrue(4 <= one["completed"] <= 12, one)
+                self.assertEqual(one["failed"], 0)
+                self.assertGreater(one["median_ttft_ms"], 150)
+                self.assertIn("Interrupted", text)
+
+    def test_versus_ends_its_server_and_leaves_no_folder(self):
+        mock = MockServer("slow")
+        self.addCleanup(mock.close)
+        with tempfile.TemporaryDirectory() as folder:
+            code, text = self.run_until(lambda: len(mock.seen) > 5, signal.SIGTERM, "versus", mock.url,
+                                        harness.MODEL, folder=folder)
+            self.assertEqual(code, 143, text)
+            self.assertEqual(os.listdir(folder), [])
+            self.assertIn("right / left", text)
 
 
 class WithoutServer(unittest.TestCase):

@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import shutil
 import tempfile
 import unittest
 
@@ -20,6 +21,14 @@ def line(request_id, prompt, output, **fields):
             "generation": {"max_tokens": 8, "min_tokens": 0, "stop_ids": [], "ignore_eos": False},
             "choices": [{"index": 0, "seed": sampling["seed"], "output_ids": output,
                          "finish_reason": "length"}], **fields}
+
+
+def flip(path, at):
+    """Changes one byte of a file."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
 
 
 class Replay(unittest.TestCase):
@@ -117,6 +126,46 @@ class Replay(unittest.TestCase):
         self.assertEqual((code, result["replayed"]), (0, 0))
         self.assertEqual(result["skipped"][0]["id"], "a")
         self.assertIn("response_format", text)
+
+    def test_a_log_that_was_cut(self):
+        prompt = [100, 200, 300]
+        output, = self.truth([prompt])
+        self.write(line("a", prompt, output), line("b", prompt, output))
+        whole = pathlib.Path(self.log).read_text()
+        first = whole.index("\n") + 1
+        for end in (first + 1, first + 200, len(whole) - 2):
+            pathlib.Path(self.log).write_text(whole[:end])
+            code, result, text = self.replay()
+            self.assertEqual((code, result["replayed"]), (0, 1), text)
+            self.assertIn("was cut", text)
+        for end in (first, len(whole) - 1):  # nothing of it, and all but its end
+            pathlib.Path(self.log).write_text(whole[:end])
+            code, result, text = self.replay()
+            self.assertEqual((code, result["replayed"]), (0, 1 if end == first else 2), text)
+            self.assertNotIn("was cut", text)
+        pathlib.Path(self.log).write_text(whole[:first - 20] + "\n" + whole[first:])
+        self.assertEqual(self.replay()[0], 2)  # not at its end
+
+    def test_another_model_is_noticed(self):
+        server = harness.Server("--request-log", self.log)
+        self.addCleanup(server.close)
+        server.client().completions.create(model="octet-demo", prompt="a", max_tokens=2, temperature=0)
+        self.assertEqual(server.terminate(), 0)
+        code, result, text = self.replay()
+        self.assertEqual((code, result["other_model"]), (0, False), text)
+        logged = json.loads(pathlib.Path(self.log).read_text())
+        self.assertRegex(logged["model_hash"], "^[0-9a-f]{16}$")
+        copy = os.path.join(self.folder.name, "copy")
+        shutil.copytree(harness.MODEL, copy)
+        shard = sorted(pathlib.Path(copy).glob("*.safetensors"))[0]
+        for change, other in ((lambda: None, False), (lambda: flip(shard, -1), True)):
+            change()
+            code, out, err = harness.run("replay", self.log, copy, "--compute", "fp8", "--json",
+                                         self.result)
+            self.assertEqual(json.loads(pathlib.Path(self.result).read_text())["other_model"], other)
+        self.write({**logged, "model_hash": "0" * 16})
+        code, result, text = self.replay()
+        self.assertTrue(result["other_model"])
 
     def test_bad_lines(self):
         good = line("a", [5, 6], [1, 2])
