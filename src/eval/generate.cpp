@@ -113,6 +113,7 @@ void generate(const Subject& subject, const text::Tokenizer& tokenizer, std::spa
     std::optional<Event> got = events.pop();
     invariant(got.has_value(), "nobody closes the queue of events");
     if (!got->event.fault.empty()) engine.rethrow_fault();
+    if (!got->event.error.empty()) throw Error({.what = got->event.error});
     Growing& one = *growing[got->job];
     one.push(engine, got->event);
     if (!got->event.finish) continue;
