@@ -3,8 +3,8 @@
 #   smollm2.sh TEXT [WINDOWS [CALIBRATION]]
 # Perplexities of SmolLM2-135M-Instruct on the first WINDOWS (20) windows of 512 tokens of TEXT, by
 # llama.cpp's convention. With a text CALIBRATION, which is not TEXT, also with weights that are rounded
-# by it (build/models/smollm2-fp8-compensated, made once). Needs `make smollm2`; with a Python that has
-# llama-cpp-python (PYTHON=...) also llama.cpp's own figure.
+# by it rather than by what the model writes itself (build/models/smollm2-fp8-compensated, made once).
+# Needs `make smollm2`; with a Python that has llama-cpp-python (PYTHON=...) also llama.cpp's own figure.
 set -eu
 text=$(realpath "${1:?usage: smollm2.sh TEXT [WINDOWS [CALIBRATION]]}")
 [ -z "${3:-}" ] || calibration=$(realpath "$3")
@@ -31,16 +31,17 @@ row() {
 row "BF16" build/models/smollm2
 row "BF16 weights, FP32 arithmetic" build/models/smollm2 --compute fp32
 row "the GGUF itself, BF16" build/models/smollm2.gguf
-row "FP8, fp8_channel" build/models/smollm2-fp8
-row "FP8, fp8_block, quantized at load" build/models/smollm2 --quantization fp8_block
-row "FP8, fp8_group, quantized at load" build/models/smollm2 --quantization fp8_group
+row "FP8 of make smollm2" build/models/smollm2-fp8
+row "  attention BF16" build/models/smollm2-fp8 --kv-cache-dtype fp8 --attention bf16
+row "  attention and KV cache BF16" build/models/smollm2-fp8 --kv-cache-dtype bf16 --attention bf16
+for scheme in fp8_channel fp8_block fp8_group; do
+  row "$scheme, rounded to the nearest" build/models/smollm2 --quantization $scheme
+done
 if [ -n "${calibration:-}" ]; then
   compensated=build/models/smollm2-fp8-compensated
   [ -d "$compensated" ] || "$octet" quantize build/models/smollm2 --out "$compensated" \
     --scheme fp8_group --rounding compensated --calibration "$calibration"
-  row "the same, compensated" "$compensated"
-  row "  attention BF16" "$compensated" --kv-cache-dtype fp8 --attention bf16
-  row "  attention and KV cache BF16" "$compensated" --kv-cache-dtype bf16 --attention bf16
+  row "fp8_group, compensated on that text" "$compensated"
 fi
 if [ -n "${PYTHON:-}" ]; then
   $PYTHON scripts/quality/llama_cpp_perplexity.py build/models/smollm2.gguf "$text" \

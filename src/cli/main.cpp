@@ -28,6 +28,7 @@ constexpr Verb kVerbs[] = {
     {"generate", "one completion, or a file of prompts", run_generate},
     {"chat", "a conversation in the terminal", run_chat},
     {"quantize", "a 16-bit checkpoint becomes an FP8 one", run_quantize},
+    {"calibrate", "what the linears and the KV cache of a model see, for quantize", run_calibrate},
     {"pull", "a model is downloaded", run_pull},
     {"convert", "a GGUF file becomes a directory in Hugging Face layout", run_convert},
     {"eval", "perplexity, fidelity against a baseline, retrieval", run_eval},

@@ -21,8 +21,12 @@ namespace {
 struct QuantizeFlags {
   std::string source, out, scheme = "fp8_channel", policy, json;
   std::string rounding = "nearest";
-  CalibrationRun calibration;
+  CalibrationText calibration;
+  int64_t calibration_tokens = 32768;
   double damping = 0.01;
+  std::string calibration_file, kv_scale_method = "max", input_scale_method = "max";
+  std::string kv_scale_granularity = "tensor";
+  bool any_calibration = false;
   bool overwrite = false, allow_nonfinite = false;
   double max_shard_gb = 5;
 };
@@ -47,14 +51,32 @@ OptionTable table_of(QuantizeFlags& o) {
             "nearest: each weight becomes the nearest code; compensated: what rounding does to the "
             "output is made good in the weights rounded after it (GPTQ), with --calibration",
             {.choices = {"nearest", "compensated"}});
-  table.add("--calibration", &o.calibration.text,
-            "a text like what the model will see, and none that it will be judged on",
+  table.add("--calibration", &o.calibration.source,
+            "a text like what the model will see, and none that it will be judged on: a text file, "
+            "or FILE.jsonl with a \"text\" or \"messages\" a line; or \"model\": the model "
+            "writes it itself",
             {.metavar = "FILE"});
-  table.add("--calibration-tokens", &o.calibration.tokens, "of it, at most", {.least = 512});
+  table.add("--calibration-tokens", &o.calibration_tokens, "of it, about, at most", {.least = 512});
   table.add("--damping", &o.damping,
             "added to the diagonal of the inputs' moments, as a share of its mean: more trusts the "
             "text less",
             {.least = 1e-6, .most = 100});
+  table.group("Scales");
+  table.add("--calibration-file", &o.calibration_file,
+            "of `octet calibrate`: the checkpoint gets scales of the KV cache, and of inputs where "
+            "the scheme fixes them",
+            {.metavar = "FILE"});
+  const std::vector<std::string> methods = {"max", "p99.9", "p99.99", "mse"};
+  table.add("--kv-scale-method", &o.kv_scale_method,
+            "the range of K and V: the largest value, a percentile beyond which values saturate, "
+            "or the least squared error",
+            {.choices = methods});
+  table.add("--kv-scale-granularity", &o.kv_scale_granularity,
+            "one scale for K and V of a layer each, which every engine reads, or one a head",
+            {.choices = {"tensor", "head"}});
+  table.add("--input-scale-method", &o.input_scale_method, "the same for inputs",
+            {.choices = methods});
+  table.add("--any-calibration", &o.any_calibration, "take a calibration of another model");
   table.group("Files");
   table.add("--overwrite", &o.overwrite, "replace the directory if it exists");
   table.add("--allow-nonfinite", &o.allow_nonfinite,
@@ -178,7 +200,7 @@ int run_quantize(Args args) {
                                    .shard_bytes = static_cast<int64_t>(o.max_shard_gb * 1e9)};
   if (!o.policy.empty()) options.policy = read_policy_file(o.policy);
   const bool compensated = o.rounding == "compensated";
-  if (compensated != !o.calibration.text.empty()) {
+  if (compensated != !o.calibration.source.empty()) {
     throw Error({.what = compensated
                              ? "compensated rounding needs a text to see what enters the linears"
                              : "a calibration text says nothing to this rounding",
@@ -186,14 +208,25 @@ int run_quantize(Args args) {
                  .value = compensated ? "not given" : o.rounding,
                  .accepted = "--rounding compensated together with --calibration FILE"});
   }
+  std::optional<offline::Calibration> calibration;
+  if (!o.calibration_file.empty()) {
+    calibration = offline::read_calibration(o.calibration_file);
+    options.calibration = &*calibration;
+    options.scales = {
+        .kv = offline::parse_range_method(o.kv_scale_method, "--kv-scale-method"),
+        .input = offline::parse_range_method(o.input_scale_method, "--input-scale-method"),
+        .kv_per_head = o.kv_scale_granularity == "head",
+        .any_model = o.any_calibration};
+  }
   WatchedWork work("quantize");  // before there are threads: they must not take its signals
   std::optional<ThreadPool> threads;
   std::optional<offline::InputMoments> inputs;
   if (compensated) {
     offline::check_quantize(options);
-    o.calibration.model = o.source;
+    o.calibration.samples = o.calibration_tokens / o.calibration.window;
+    CalibrationRun run(o.source, o.calibration);  // before there are threads
     threads.emplace(default_thread_count());
-    inputs.emplace(observe_inputs(o.calibration, *threads));
+    inputs.emplace(observe_inputs(run, *threads));
     options.inputs = &*inputs;
     options.damping = o.damping;
     options.threads = &*threads;

@@ -14,6 +14,7 @@ int run_serve(Args args);
 int run_generate(Args args);
 int run_chat(Args args);
 int run_quantize(Args args);
+int run_calibrate(Args args);
 int run_convert(Args args);
 int run_pull(Args args);
 int run_eval(Args args);

@@ -36,6 +36,7 @@ struct Plan {
   std::vector<std::string> kept;                        // linears that stay as they are
   LinearFormat format;                                  // of all quantized ones
   bool has_input = false;                               // format.input is decided
+  std::set<std::string, std::less<>> weight_only;       // quantized, and their inputs are not
   std::vector<std::string> notices;
 };
 
@@ -50,12 +51,13 @@ void refuse_source(const model::ModelConfig& config, const QuantizeOptions& opti
 
 void refuse_calibrated(const QuantizeOptions& options) {
   if (!options.scheme.input || options.scheme.when != InputScale::calibrated) return;
-  throw Error({.what = "the scales of inputs must be measured on data, which this does not do",
+  if (options.calibration) return;
+  throw Error({.what = "the scales of inputs must be measured on data",
                .where = "--scheme",
                .value = to_string(options.scheme),
-               .accepted = "a scheme whose inputs are quantized dynamically, or not at all",
-               .fix = "choose fp8_channel or fp8_block; checkpoints that others calibrated are "
-                      "read as they are"});
+               .accepted = "a calibration with --calibration-file, or a scheme whose inputs are "
+                           "quantized dynamically, or not at all",
+               .fix = "run `octet calibrate`, or choose fp8_channel or fp8_block"});
 }
 
 // A checkpoint says one format for all its FP8 linears. kv_b_proj may lack the input format: that
@@ -104,6 +106,7 @@ Plan make_plan(const model::ModelConfig& config,
     }
     add_format(plan, linear, format);
     plan.quantized.emplace(linear.name, Shape{linear.out, linear.in});
+    if (!format.input) plan.weight_only.insert(linear.name);
   }
   if (plan.quantized.empty()) {
     throw Error({.what = "the policy leaves nothing to quantize",
@@ -240,6 +243,31 @@ class Quantizer {
   std::vector<std::string> unseen_;
 };
 
+// A small tensor that is known already.
+model::PendingTensor value_tensor(const std::string& name, const std::vector<float>& values) {
+  const auto count = static_cast<int64_t>(values.size());
+  return {name, DType::f32, count == 1 ? Shape{1} : Shape{count, 1, 1},
+          [values] { return bytes_of(values); }};
+}
+
+// Those that a calibration adds.
+std::vector<model::PendingTensor> calibrated_tensors(const model::ModelConfig& config,
+                                                     const Plan& plan,
+                                                     const QuantizeOptions& options) {
+  std::vector<model::PendingTensor> tensors;
+  for (const auto& [name, values] : kv_scales(*options.calibration, config, options.scales)) {
+    tensors.push_back(value_tensor(name, values));
+  }
+  if (!plan.has_input || plan.format.when != InputScale::calibrated) return tensors;
+  for (const auto& [module, shape] : plan.quantized) {
+    if (plan.weight_only.contains(module)) continue;
+    tensors.push_back(value_tensor(
+        module + ".input_scale",
+        {input_scale(*options.calibration, module, plan.format.input->code, options.scales)}));
+  }
+  return tensors;
+}
+
 std::vector<model::PendingTensor> pending_tensors(const model::WeightSource& source,
                                                   const Plan& plan, std::string_view scale_suffix,
                                                   Quantizer& quantizer) {
@@ -286,7 +314,21 @@ QuantizeReport quantize_checkpoint(const QuantizeOptions& options,
   std::vector<std::string> ignored = plan.kept;
   const std::vector<std::string> unused = unused_modules(*source, plan);
   ignored.insert(ignored.end(), unused.begin(), unused.end());
-  const OrderedJson quant = model::write_quant_config(plan.format, ignored);
+  OrderedJson quant = model::write_quant_config(plan.format, ignored);
+  std::vector<model::PendingTensor> calibrated;
+  if (options.calibration) {
+    require_calibration_of(*options.calibration, *source, options.scales);
+    calibrated = calibrated_tensors(config, plan, options);
+    const bool cache = std::ranges::any_of(
+        calibrated, [](const auto& tensor) { return tensor.name.ends_with(".k_scale"); });
+    if (cache && quant.contains("kv_cache_scheme")) {
+      quant["kv_cache_scheme"] = {{"num_bits", 8},
+                                  {"type", "float"},
+                                  {"strategy", options.scales.kv_per_head ? "attn_head" : "tensor"},
+                                  {"dynamic", false},
+                                  {"symmetric", true}};
+    }
+  }
   // Read back at once: what the writer cannot say and the reader cannot take shows here.
   const model::QuantConfig read =
       model::read_quant_config(Json::parse(quant.dump()), "the new quantization_config");
@@ -298,8 +340,9 @@ QuantizeReport quantize_checkpoint(const QuantizeOptions& options,
         "{} weights that the model does not use are copied as they are", unused.size()));
   }
   Quantizer quantizer(*source, *plan.format.weight, options, report);
-  const std::vector<model::PendingTensor> tensors =
+  std::vector<model::PendingTensor> tensors =
       pending_tensors(*source, plan, model::scale_suffix(read), quantizer);
+  tensors.insert(tensors.end(), calibrated.begin(), calibrated.end());
 
   AtomicDirectory directory(options.out,
                             options.overwrite ? Overwrite::replace : Overwrite::refuse);

@@ -10,6 +10,7 @@
 #include "model/checkpoint.h"
 #include "numerics/policy.h"
 #include "numerics/quantize.h"
+#include "offline/calibrated_scales.h"
 #include "offline/input_moments.h"
 
 namespace octet::offline {
@@ -28,6 +29,10 @@ struct QuantizeOptions {
   const InputMoments* inputs = nullptr;
   double damping = 0.01;          // of the moments, relative to their mean diagonal
   ThreadPool* threads = nullptr;  // with inputs: does the work
+  // Gives the checkpoint scales of the KV cache, and of inputs where the scheme fixes them. Null:
+  // the cache chooses its scales as it grows, and a scheme with fixed ones is refused.
+  const Calibration* calibration = nullptr;
+  ScaleChoice scales;
 };
 
 struct QuantizedTensor {

@@ -91,9 +91,17 @@ void ObservingBackend::moe_experts(const ops::Activation& x, const ops::Routing&
   inner().moe_experts(x, routing, experts, out);
 }
 
+void ObservingBackend::kv_write(const Tensor& k, const Tensor& v, const ops::GqaCache& cache,
+                                const ops::Batch& batch) {
+  inner().sync();
+  if (cache_observer_) cache_observer_(&cache, k, v);
+  inner().kv_write(k, v, cache, batch);
+}
+
 void ObservingBackend::mla_kv_write(const Tensor& latent, const Tensor& k_pe,
                                     const ops::MlaCache& cache, const ops::Batch& batch) {
   inner().sync();
+  if (cache_observer_) cache_observer_(&cache, latent, {});
   latent_.resize(static_cast<size_t>(latent.rows() * latent.cols()) * size_of(latent.type));
   std::vector<int64_t> all;
   for (int64_t row = 0; row < latent.rows(); ++row) all.push_back(row);

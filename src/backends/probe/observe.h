@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "backends/probe/forwarding_backend.h"
@@ -18,7 +19,13 @@ class ObservingBackend : public ForwardingBackend {
   // call.
   using Observer = std::function<void(std::span<const ops::Linear* const> ws, const Tensor& x)>;
 
+  // Told what goes into the cache at this address: K (after RoPE) and V [rows, heads, dim] into an
+  // ops::GqaCache, a latent [rows, width] and nothing into an ops::MlaCache.
+  using CacheObserver = std::function<void(const void* cache, const Tensor& k, const Tensor& v)>;
+
   ObservingBackend(ops::Backend& inner, Observer observer);
+  // From now on; an empty one ends it.
+  void observe_cache(CacheObserver observer) { cache_observer_ = std::move(observer); }
 
   void linear(const ops::Activation& x, const ops::Linear& w, const Tensor& out) override;
   void linear_group(const ops::Activation& x, std::span<const ops::Linear* const> ws,
@@ -27,6 +34,8 @@ class ObservingBackend : public ForwardingBackend {
   // the observer alone.
   void moe_experts(const ops::Activation& x, const ops::Routing& routing,
                    std::span<const ops::GatedMlp> experts, const Tensor& out) override;
+  void kv_write(const Tensor& k, const Tensor& v, const ops::GqaCache& cache,
+                const ops::Batch& batch) override;
   // kv_b makes K and V of the latent, whichever way attention is computed.
   void mla_kv_write(const Tensor& latent, const Tensor& k_pe, const ops::MlaCache& cache,
                     const ops::Batch& batch) override;
@@ -37,6 +46,7 @@ class ObservingBackend : public ForwardingBackend {
   void observe(std::span<const ops::Linear* const> ws, const ops::Activation& x);
 
   Observer observer_;
+  CacheObserver cache_observer_;
   std::vector<std::byte> latent_;  // of the last mla_kv_write: kv_b's input, told by mla_absorb
   Tensor latent_shape_;
 };

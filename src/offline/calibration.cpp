@@ -1,0 +1,258 @@
+#include "offline/calibration.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "model/binder.h"
+
+namespace octet::offline {
+namespace {
+
+constexpr int64_t kAdvisedSamples = 256;
+constexpr int64_t kLatentGroup = 128;
+constexpr int64_t kFormat = 1;  // of the file
+
+void require_finite(std::span<const float> values, int64_t cols, const std::string& where) {
+  const auto bad = std::ranges::find_if(values, [](float v) { return !std::isfinite(v); });
+  if (bad == values.end()) return;
+  throw Error({.what = "activations are NaN or infinite, so calibration has no meaning",
+               .where = where,
+               .value = fmt::format("{} in column {}", *bad, (bad - values.begin()) % cols),
+               .accepted = "finite activations",
+               .fix = "look at the checkpoint with `octet inspect MODEL --scan`"});
+}
+
+OrderedJson to_json(const Range& range) {
+  const ValueHistogram& values = range.values;
+  return {{"min", values.min()},
+          {"max", values.max()},
+          {"mean_abs", values.mean_abs()},
+          {"p99_9", values.percentile(0.999)},
+          {"p99_99", values.percentile(0.9999)},
+          {"mse_range_e4m3", values.range_of_least_error(Code::e4m3)},
+          {"fitted_absmax", range.fitted},
+          {"held_out_absmax", range.held_out},
+          {"histogram", values.to_json()}};
+}
+
+Range range_of(const JsonView& json) {
+  Range range;
+  range.values = ValueHistogram::from_json(json.at("histogram"));
+  range.fitted = json.get<float>("fitted_absmax");
+  range.held_out = json.get<float>("held_out_absmax");
+  return range;
+}
+
+OrderedJson to_json(const std::vector<Range>& parts) {
+  OrderedJson object = OrderedJson::object();
+  for (size_t i = 0; i < parts.size(); ++i) object[std::to_string(i)] = to_json(parts[i]);
+  return object;
+}
+
+std::vector<Range> parts_of(const JsonView& json, const char* key) {
+  std::vector<Range> parts;
+  const std::optional<JsonView> found = json.find(key);
+  if (!found) return parts;
+  for (size_t i = 0; i < found->json().size(); ++i) {
+    parts.push_back(range_of(found->at(std::to_string(i))));
+  }
+  return parts;
+}
+
+template <class Visit>
+void for_each_range(const Calibration& calibration, Visit visit) {
+  for (const auto& [name, input] : calibration.inputs) visit(name, input.range);
+  for (const auto& [name, cache] : calibration.caches) {
+    for (const Range& range : cache.k) visit(name + ", K", range);
+    for (const Range& range : cache.v) visit(name + ", V", range);
+    for (const Range& range : cache.latent) visit(name + ", latent", range);
+  }
+}
+
+}  // namespace
+
+void Range::add(std::span<const float> x, bool is_held_out) {
+  values.add(x);
+  float& absmax = is_held_out ? held_out : fitted;
+  for (const float value : x) absmax = std::max(absmax, std::abs(value));
+}
+
+std::vector<int64_t> outlier_channels(const InputRange& input) {
+  std::vector<float> sorted = input.channel_absmax;
+  if (sorted.empty()) return {};
+  const auto median = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+  std::ranges::nth_element(sorted, median);
+  std::vector<int64_t> outliers;
+  for (size_t i = 0; i < input.channel_absmax.size(); ++i) {
+    if (input.channel_absmax[i] > kOutlier * *median) outliers.push_back(static_cast<int64_t>(i));
+  }
+  return outliers;
+}
+
+const InputRange* Calibration::input_of(std::string_view module) const {
+  if (const auto found = inputs.find(module); found != inputs.end()) return &found->second;
+  for (const auto& [name, input] : inputs) {
+    if (std::ranges::find(input.modules, module) != input.modules.end()) return &input;
+  }
+  return nullptr;
+}
+
+OrderedJson to_json(const Calibration& c) {
+  OrderedJson inputs = OrderedJson::object(), caches = OrderedJson::object();
+  for (const auto& [name, input] : c.inputs) {
+    OrderedJson one = {{"modules", input.modules}, {"outlier_channels", outlier_channels(input)}};
+    one.update(to_json(input.range));
+    one["channel_absmax"] = input.channel_absmax;
+    inputs[name] = std::move(one);
+  }
+  for (const auto& [name, cache] : c.caches) {
+    OrderedJson one = OrderedJson::object();
+    if (!cache.k.empty()) one["k"] = to_json(cache.k);
+    if (!cache.v.empty()) one["v"] = to_json(cache.v);
+    if (!cache.latent.empty()) one["latent"] = to_json(cache.latent);
+    caches[name] = std::move(one);
+  }
+  return {{"octet_calibration", kFormat},
+          {"engine", c.engine},
+          {"model", c.model},
+          {"model_hash", c.model_hash},
+          {"data", c.data},
+          {"data_hash", c.data_hash},
+          {"window", c.window},
+          {"samples", c.samples},
+          {"samples_in_all", c.samples_in_all},
+          {"tokens", c.tokens},
+          {"inputs", std::move(inputs)},
+          {"caches", std::move(caches)}};
+}
+
+Calibration read_calibration(const std::filesystem::path& path) {
+  const Json json = parse_json_file(path);
+  const JsonView file(json, path.string());
+  if (!file.has("octet_calibration")) {
+    throw Error({.what = "the file is no calibration",
+                 .where = path.string(),
+                 .value = "it lacks \"octet_calibration\"",
+                 .accepted = "a file that `octet calibrate` wrote"});
+  }
+  file.integer("octet_calibration", kFormat, kFormat);
+  Calibration c;
+  c.engine = file.get<std::string>("engine");
+  c.model = file.get<std::string>("model");
+  c.model_hash = file.get<std::string>("model_hash");
+  c.data = file.get<std::string>("data");
+  c.data_hash = file.get<std::string>("data_hash");
+  c.window = file.integer("window", 1, int64_t{1} << 40);
+  c.samples = file.integer("samples", 0, int64_t{1} << 40);
+  c.samples_in_all = file.integer("samples_in_all", c.samples, int64_t{1} << 40);
+  c.tokens = file.integer("tokens", 0, int64_t{1} << 60);
+  const JsonView inputs = file.at("inputs"), caches = file.at("caches");
+  for (const auto& [name, value] : inputs.json().items()) {
+    const JsonView one = inputs.at(name);
+    c.inputs[name] = {.modules = one.get<std::vector<std::string>>("modules"),
+                      .range = range_of(one),
+                      .channel_absmax = one.get<std::vector<float>>("channel_absmax")};
+  }
+  for (const auto& [name, value] : caches.json().items()) {
+    const JsonView one = caches.at(name);
+    c.caches[name] = {
+        .k = parts_of(one, "k"), .v = parts_of(one, "v"), .latent = parts_of(one, "latent")};
+  }
+  return c;
+}
+
+std::string model_hash(const model::WeightSource& source) {
+  std::vector<std::string> names = source.names();
+  std::ranges::sort(names);
+  Hash64 hash;
+  for (const std::string& name : names) {
+    const Tensor* const found = source.find(name, {});
+    hash.add(fmt::format("{} {}", name, name_of(found->type)));
+    for (int i = 0; i < found->shape.rank; ++i) hash.add(fmt::format(" {}", found->shape[i]));
+    const Tensor tensor = source.read(name, *found);
+    const auto* const data = tensor.as<const std::byte>();
+    const size_t bytes = tensor.bytes(), part = std::min<size_t>(bytes, 4096);
+    hash.add(std::span(data, part));
+    hash.add(std::span(data + bytes - part, part));
+    source.release(name);
+  }
+  return hash.hex();
+}
+
+void Calibrator::add_input(std::span<const ops::Linear* const> ws, const Tensor& x) {
+  InputRange& input = calibration_.inputs[ws.front()->name];
+  const auto width = static_cast<size_t>(x.cols());
+  if (input.modules.empty()) {
+    for (const ops::Linear* w : ws) input.modules.push_back(w->name);
+    input.channel_absmax.resize(width);
+  }
+  const std::vector<float> values = model::to_float(x);
+  require_finite(values, x.cols(), fmt::format("input of '{}'", ws.front()->name));
+  input.range.add(values, held_out_);
+  for (size_t first = 0; first < values.size(); first += width) {
+    for (size_t i = 0; i < width; ++i) {
+      input.channel_absmax[i] = std::max(input.channel_absmax[i], std::abs(values[first + i]));
+    }
+  }
+}
+
+void Calibrator::add_parts(std::vector<Range>& parts, const Tensor& x, int64_t part,
+                           const std::string& where) {
+  const std::vector<float> values = model::to_float(x);
+  const int64_t rows = x.shape[0], width = x.count() / rows, count = (width + part - 1) / part;
+  require_finite(values, width, where);
+  parts.resize(static_cast<size_t>(count));
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t p = 0; p < count; ++p) {
+      const int64_t from = p * part, to = std::min(from + part, width);
+      parts[static_cast<size_t>(p)].add(
+          std::span(values).subspan(static_cast<size_t>(row * width + from),
+                                    static_cast<size_t>(to - from)),
+          held_out_);
+    }
+  }
+}
+
+void Calibrator::add_cache(const std::string& attention, const Tensor& k, const Tensor& v) {
+  CacheRange& cache = calibration_.caches[attention];
+  add_parts(cache.k, k, k.shape[2], attention + ", K");
+  add_parts(cache.v, v, v.shape[2], attention + ", V");
+}
+
+void Calibrator::add_latent(const std::string& attention, const Tensor& latent) {
+  add_parts(calibration_.caches[attention].latent, latent, kLatentGroup, attention + ", latent");
+}
+
+std::vector<std::string> warnings_of(const Calibration& calibration) {
+  std::vector<std::string> warnings;
+  if (calibration.samples < kAdvisedSamples) {
+    warnings.push_back(
+        fmt::format("{} calibration samples are few: below {}, ranges may miss what the model will "
+                    "see",
+                    calibration.samples, kAdvisedSamples));
+  }
+  int64_t ranges = 0, exceeded = 0;
+  float most = 0;
+  std::string worst;
+  for_each_range(calibration, [&](const std::string& name, const Range& range) {
+    ++ranges;
+    if (!range.is_exceeded()) return;
+    ++exceeded;
+    if (range.held_out / range.fitted <= most) return;
+    most = range.held_out / range.fitted;
+    worst = name;
+  });
+  if (exceeded > 0) {
+    warnings.push_back(fmt::format(
+        "the held-out tenth of the samples exceeds the range of the others in {} of {} ranges, by "
+        "at most {:.1f} % ('{}'): more samples, or more varied ones, would find larger values",
+        exceeded, ranges, 100 * (most - 1), worst));
+  }
+  return warnings;
+}
+
+}  // namespace octet::offline

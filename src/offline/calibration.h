@@ -1,0 +1,99 @@
+// What a calibration saw: how the inputs of linears, and what goes into the KV cache, are
+// distributed over a set of samples. One JSON file, from which scales are chosen later by any
+// method; it does not depend on threads or ranks.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/checkpoint.h"
+#include "offline/value_histogram.h"
+#include "ops/op_types.h"
+
+namespace octet::offline {
+
+// A tenth of the samples is held out: what the others say of the range is tried on it. The
+// histogram has all of them.
+struct Range {
+  ValueHistogram values;
+  float fitted = 0, held_out = 0;  // absmax of the samples of either kind
+  // Held-out values that a scale of the fitted range would clip.
+  bool is_exceeded() const { return fitted > 0 && held_out > fitted; }
+  void add(std::span<const float> x, bool is_held_out);
+  friend bool operator==(const Range&, const Range&) = default;
+};
+
+// What enters linears that share an input.
+struct InputRange {
+  std::vector<std::string> modules;
+  Range range;
+  std::vector<float> channel_absmax;  // [width]
+  friend bool operator==(const InputRange&, const InputRange&) = default;
+};
+
+// Channels whose largest magnitude is more than kOutlier times the median channel's, ascending.
+inline constexpr float kOutlier = 8.0f;
+std::vector<int64_t> outlier_channels(const InputRange& input);
+
+// What one attention module writes: K and V of each KV head, K after RoPE, or the groups of 128
+// values of an MLA latent.
+struct CacheRange {
+  std::vector<Range> k, v, latent;
+  friend bool operator==(const CacheRange&, const CacheRange&) = default;
+};
+
+struct Calibration {
+  std::string engine;  // the version that made it
+  std::string model, model_hash;
+  std::string data, data_hash;  // the file, or "model"; of the tokens that were seen
+  int64_t window = 0;           // most tokens of a sample
+  int64_t samples = 0, tokens = 0;
+  int64_t samples_in_all = 0;                             // more than `samples`: interrupted
+  std::map<std::string, InputRange, std::less<>> inputs;  // by the first module
+  std::map<std::string, CacheRange, std::less<>> caches;  // by attention module
+  friend bool operator==(const Calibration&, const Calibration&) = default;
+
+  // The input of a module, under whichever name it is stored; null if it was never seen.
+  const InputRange* input_of(std::string_view module) const;
+};
+
+// Statistics for a reader, then what is needed to go on or to choose another method.
+OrderedJson to_json(const Calibration& calibration);
+// Throws Error naming the file and the place in it.
+Calibration read_calibration(const std::filesystem::path& path);
+
+// Of names, types and shapes of all tensors and of the first and last 4 KiB of each one's values: a
+// checkpoint that was trained further, or is another one, has another.
+std::string model_hash(const model::WeightSource& source);
+
+// Adds what an ObservingBackend tells to a calibration.
+class Calibrator {
+ public:
+  explicit Calibrator(Calibration& calibration) : calibration_(calibration) {}
+
+  // Of what is added from now on.
+  void begin_sample(bool held_out) { held_out_ = held_out; }
+  // x [rows, in] enters all of `ws`. Error that names the linear if x is not finite.
+  void add_input(std::span<const ops::Linear* const> ws, const Tensor& x);
+  // k, v [rows, heads, dim] of the module "model.layers.0.self_attn"; or a latent [rows, width].
+  // Error that names the module if they are not finite.
+  void add_cache(const std::string& attention, const Tensor& k, const Tensor& v);
+  void add_latent(const std::string& attention, const Tensor& latent);
+
+ private:
+  void add_parts(std::vector<Range>& parts, const Tensor& x, int64_t part,
+                 const std::string& where);
+
+  Calibration& calibration_;
+  bool held_out_ = false;
+};
+
+// What a user should know before trusting the ranges: too few samples, held-out samples beyond
+// them, linears that saw nothing. One sentence each.
+std::vector<std::string> warnings_of(const Calibration& calibration);
+
+}  // namespace octet::offline

@@ -1,0 +1,140 @@
+"""octet calibrate: a file that quantize takes, a run that goes on where it was stopped, and what is
+wrong with samples and with calibrations."""
+import json
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+import harness
+
+
+def text_of(words):
+    return " ".join(f"word{i % 97} = {i}" for i in range(words))
+
+
+class Calibrate(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        self.text = self.write("it.txt", text_of(400))
+        self.out = self.root / "calibration.json"
+
+    def write(self, name, content):
+        path = self.root / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    def calibrate(self, text, *args, out=None, code=0, model=None):
+        done, _, log = harness.run("calibrate", model or harness.MODEL, "--text", text, "--out",
+                                   out or self.out, "--samples", 5, "--window", 48, *args)
+        self.assertEqual(done, code, log)
+        self.assertNotIn("internal error", log)
+        return log
+
+    def test_says_what_it_saw(self):
+        log = self.calibrate(self.text)
+        self.assertIn("5 calibration samples are few", log)
+        found = json.loads(self.out.read_text())
+        self.assertEqual((found["samples"], found["tokens"]), (5, 5 * 48))
+        self.assertRegex(found["model_hash"], "^[0-9a-f]{16}$")
+        q = found["inputs"]["model.layers.0.self_attn.q_proj"] if (
+            "model.layers.0.self_attn.q_proj" in found["inputs"]) else next(
+                iter(found["inputs"].values()))
+        self.assertLessEqual(q["p99_9"], q["p99_99"])
+        self.assertLessEqual(q["p99_99"], max(q["max"], -q["min"]))
+        self.assertEqual(q["histogram"]["count"], 5 * 48 * len(q["channel_absmax"]))
+        latent = found["caches"]["model.layers.0.self_attn"]["latent"]
+        self.assertTrue(all(group["max"] > 0 for group in latent.values()))
+        self.assertFalse((self.root / "calibration.json.part").exists())
+        log = self.calibrate(self.text, code=2)  # it exists
+        self.assertIn("calibration.json", log)
+
+    def test_goes_on_where_it_was_stopped(self):
+        whole = self.root / "whole.json"
+        args = ("--samples", 12, "--save-every", 1)
+        command = [harness.BINARY, "calibrate", harness.MODEL, "--text", str(self.text), "--window",
+                   "48", "--out"]
+        done, _, log = harness.run(*command[1:], whole, *args)
+        self.assertEqual(done, 0, log)
+        part = self.root / "calibration.json.part"
+        with subprocess.Popen([*command, str(self.out), *map(str, args)],
+                              stderr=subprocess.PIPE) as process:
+            deadline = time.monotonic() + 60
+            while not part.exists() and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.005)
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+        if process.returncode == 130:  # else it was done before
+            self.assertFalse(self.out.exists())
+            left = json.loads(part.read_text())
+            self.assertLess(left["samples"], left["samples_in_all"])
+            log = self.refused_by_quantize(part)
+            self.assertIn("interrupted", log)
+            done, _, log = harness.run(*command[1:], self.out, *args)
+            self.assertEqual(done, 0, log)
+            self.assertIn(f"goes on after {left['samples']} of", log)
+        self.assertEqual(json.loads(self.out.read_text()), json.loads(whole.read_text()))
+        self.assertFalse(part.exists())
+
+    def test_takes_lines_of_json(self):
+        lines = [{"text": text_of(9)}, {"messages": [{"role": "user", "content": "Hello"}]},
+                 {"text": 7}, {"other": "x"}]
+        broken = "{\"text\": \n" + "\n".join(map(json.dumps, lines)) + "\n\n[1]\n"
+        log = self.calibrate(self.write("it.jsonl", broken))
+        found = json.loads(self.out.read_text())
+        # The demo model has no chat template, so its messages are a line that cannot be used.
+        self.assertEqual(found["samples"], 1)
+        self.assertIn("5 lines are passed over, 1 are used", log)
+        self.assertIn("it.jsonl:1", log)
+        log = self.calibrate(self.write("long.jsonl", json.dumps({"text": text_of(99)})),
+                             out=self.root / "long.json")
+        self.assertIn("1 samples are longer than 48 tokens", log)
+
+    def test_a_model_writes_its_own_samples(self):
+        self.calibrate("model")
+        first = json.loads(self.out.read_text())
+        self.assertEqual(first["tokens"], 5 * 48)
+        self.calibrate("model", "--overwrite", "--threads", 1)
+        self.assertEqual(json.loads(self.out.read_text()), first)
+
+    def test_refuses_what_is_no_text(self):
+        for name, data in {"empty.txt": b"", "short.txt": b"x", "binary.txt": bytes(range(256)) * 9,
+                           "empty.jsonl": b"", "blank.jsonl": b"\n\n \n",
+                           "binary.jsonl": bytes(range(256)) * 9, "array.jsonl": b"[1]\n"}.items():
+            log = self.calibrate(self.write(name, data), code=2)
+            self.assertIn(name, log)
+        self.calibrate(self.root / "none.txt", code=2)
+        self.assertEqual([p.name for p in self.root.iterdir() if "calibration" in p.name], [])
+
+    def refused_by_quantize(self, calibration, *args):
+        out = self.root / "fp8"
+        done, _, log = harness.run("quantize", harness.MODEL, "--out", out, "--calibration-file",
+                                   calibration, *args)
+        self.assertEqual(done, 2, log)
+        self.assertNotIn("internal error", log)
+        self.assertFalse(out.exists())
+        return log
+
+    def test_quantize_takes_it_and_refuses_others(self):
+        self.calibrate(self.text)
+        good = json.loads(self.out.read_text())
+        done, _, log = harness.run("quantize", harness.MODEL, "--out", self.root / "ok",
+                                   "--calibration-file", self.out)
+        self.assertEqual(done, 0, log)
+        for change in ({"model_hash": "0" * 16}, {"octet_calibration": 2}, {"inputs": []},
+                       {"samples": "5"}, {"caches": None}):
+            log = self.refused_by_quantize(self.write("other.json", json.dumps({**good, **change})))
+            self.assertIn("other model" if "model_hash" in change else "other.json", log)
+        for text in ("", "{", "[]", "{}", "\0"):
+            self.assertIn("broken.json", self.refused_by_quantize(self.write("broken.json", text)))
+        first = next(iter(good["inputs"].values()))
+        first["histogram"]["buckets"][0] = -1
+        self.assertIn("buckets", self.refused_by_quantize(self.write("o.json", json.dumps(good))))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,324 @@
+// What calibration makes of tiny models: ranges, the scales that a checkpoint gets from them, and
+// the texts that a model writes itself.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "backends/cpu/cpu_backend.h"
+#include "backends/probe/observe.h"
+#include "engine/session.h"
+#include "model/binder.h"
+#include "model/model.h"
+#include "numerics/scheme.h"
+#include "offline/calibration.h"
+#include "offline/quantize.h"
+#include "offline/self_text.h"
+#include "unit/base/temp_dir.h"
+
+namespace octet::golden {
+namespace {
+
+using offline::Calibration;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string folder_of(const std::string& golden) {
+  return std::string(OCTET_SOURCE_DIR) + "/tests/golden/" + golden;
+}
+
+constexpr int64_t kSamples = 12, kTokens = 20;
+
+std::vector<int32_t> sample(int64_t index) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < kTokens; ++i) {
+    ids.push_back(static_cast<int32_t>((i * (7 + index) + 3 * index) % 50));
+  }
+  return ids;
+}
+
+// Everything that was told, beside the calibration of it.
+struct Seen {
+  Calibration calibration;
+  std::map<std::string, std::vector<float>> inputs;  // by the first module
+  std::map<std::string, std::vector<float>> k, v;    // by attention module
+};
+
+Seen calibrate(const std::string& golden) {
+  Seen seen;
+  const std::string folder = folder_of(golden);
+  cpu::CpuBackend cpu({.threads = 2});
+  offline::Calibrator calibrator(seen.calibration);
+  probe::ObservingBackend observing(cpu,
+                                    [&](std::span<const ops::Linear* const> ws, const Tensor& x) {
+                                      calibrator.add_input(ws, x);
+                                      std::vector<float>& all = seen.inputs[ws.front()->name];
+                                      const std::vector<float> values = model::to_float(x);
+                                      all.insert(all.end(), values.begin(), values.end());
+                                    });
+  const model::ModelConfig config = model::read_config(folder);
+  const auto source = model::open_weights(folder);
+  const auto model =
+      model::load_model(config, source, observing, {.compute = model::Compute::bf16});
+  engine::Session session(*model, observing, {.max_tokens = 64, .chunk = 7});
+  observing.observe_cache([&](const void* cache, const Tensor& k, const Tensor& v) {
+    for (int64_t layer = 0; layer < config.layers; ++layer) {
+      const std::string name = "model.layers." + std::to_string(layer) + ".self_attn";
+      if (cache == &session.kv().mla(layer)) calibrator.add_latent(name, k);
+      if (cache != &session.kv().gqa(layer)) continue;
+      calibrator.add_cache(name, k, v);
+      for (const auto& [side, to] : {std::pair(&k, &seen.k), std::pair(&v, &seen.v)}) {
+        const std::vector<float> values = model::to_float(*side);
+        (*to)[name].insert((*to)[name].end(), values.begin(), values.end());
+      }
+    }
+  });
+  for (int64_t i = 0; i < kSamples; ++i) {
+    calibrator.begin_sample(i % 10 == 9);
+    session.reset();
+    session.extend(0, sample(i));
+  }
+  seen.calibration.engine = "test";
+  seen.calibration.model = folder;
+  seen.calibration.model_hash = offline::model_hash(*source);
+  seen.calibration.data = "numbers";
+  seen.calibration.data_hash = "0";
+  seen.calibration.window = kTokens;
+  seen.calibration.samples = seen.calibration.samples_in_all = kSamples;
+  seen.calibration.tokens = kSamples * kTokens;
+  return seen;
+}
+
+float absmax(const std::vector<float>& values) {
+  float most = 0;
+  for (const float x : values) most = std::max(most, std::abs(x));
+  return most;
+}
+
+TEST(Calibrate, HasTheRangesOfEverythingThatWasTold) {
+  for (const char* golden : {"llama_gqa_rope3", "mixtral_window", "deepseek_v3_groups"}) {
+    SCOPED_TRACE(golden);
+    const Seen seen = calibrate(golden);
+    ASSERT_EQ(seen.inputs.size(), seen.calibration.inputs.size());
+    for (const auto& [name, values] : seen.inputs) {
+      const offline::InputRange& input = seen.calibration.inputs.at(name);
+      EXPECT_EQ(input.range.values.count(), static_cast<int64_t>(values.size())) << name;
+      EXPECT_EQ(input.range.values.absmax(), absmax(values)) << name;
+      EXPECT_EQ(std::max(input.range.fitted, input.range.held_out), absmax(values)) << name;
+      EXPECT_EQ(absmax(input.channel_absmax), absmax(values)) << name;
+      EXPECT_EQ(seen.calibration.input_of(input.modules.back()), &input);
+    }
+    for (const auto& [name, values] : seen.k) {
+      const offline::CacheRange& cache = seen.calibration.caches.at(name);
+      int64_t count = 0;
+      float most = 0;
+      for (const offline::Range& head : cache.k) {
+        count += head.values.count();
+        most = std::max(most, head.values.absmax());
+      }
+      EXPECT_EQ(count, static_cast<int64_t>(values.size()));
+      EXPECT_EQ(most, absmax(values));
+    }
+  }
+  EXPECT_FALSE(calibrate("deepseek_v3_groups").calibration.caches.begin()->second.latent.empty());
+}
+
+TEST(Calibrate, NamesTheLayerWhoseActivationsAreNotFinite) {
+  Calibration calibration;
+  offline::Calibrator calibrator(calibration);
+  const ops::Linear linear{.name = "model.layers.3.mlp.down_proj"};
+  const ops::Linear* const ws[] = {&linear};
+  std::vector<float> good = {1, 2, 3, 4}, bad = {1, 2, INFINITY, 4};
+  const Tensor k(good.data(), DType::f32, {1, 2, 2}), v(bad.data(), DType::f32, {1, 2, 2});
+  const auto where = [](const auto& work) {
+    try {
+      work();
+    } catch (const Error& error) {
+      return error.parts().where;
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(where([&] {
+              calibrator.add_input(ws, Tensor(bad.data(), DType::f32, {2, 2}));
+            }),
+            "input of 'model.layers.3.mlp.down_proj'");
+  EXPECT_EQ(where([&] { calibrator.add_cache("model.layers.3.self_attn", k, v); }),
+            "model.layers.3.self_attn, V");
+  EXPECT_EQ(where([&] { calibrator.add_latent("model.layers.4.self_attn", v); }),
+            "model.layers.4.self_attn, latent");
+}
+
+TEST(Calibrate, ComesBackFromItsFile) {
+  const test::TempDir dir;
+  for (const char* golden : {"llama_gqa_rope3", "deepseek_v3_groups"}) {
+    const Calibration calibration = calibrate(golden).calibration;
+    const auto path = dir.file("it.json", dump_json(offline::to_json(calibration)));
+    EXPECT_EQ(offline::read_calibration(path), calibration);
+  }
+}
+
+TEST(Calibrate, WarnsOfFewSamplesAndOfHeldOutOnesBeyondTheOthers) {
+  Calibration calibration = calibrate("llama_gqa_rope3").calibration;
+  for (auto& [name, input] : calibration.inputs) input.range.held_out = 0;
+  for (auto& [name, cache] : calibration.caches) {
+    for (offline::Range& range : cache.k) range.held_out = 0;
+    for (offline::Range& range : cache.v) range.held_out = 0;
+  }
+  EXPECT_THAT(offline::warnings_of(calibration), ElementsAre(HasSubstr("12 calibration samples")));
+  calibration.samples = calibration.samples_in_all = 256;
+  EXPECT_THAT(offline::warnings_of(calibration), ElementsAre());
+  offline::Range& range = calibration.caches.begin()->second.v.front();
+  range.held_out = 2 * range.fitted;
+  EXPECT_THAT(offline::warnings_of(calibration), ElementsAre(HasSubstr("100.0 %")));
+}
+
+class CalibratedQuantize : public ::testing::Test {
+ protected:
+  offline::QuantizeOptions options(const std::string& golden, const Calibration& calibration,
+                                   std::string_view scheme) {
+    return {.source = folder_of(golden),
+            .out = (dir_ / "out").string(),
+            .scheme = scheme_named(scheme).format,
+            .overwrite = true,
+            .calibration = &calibration};
+  }
+  ErrorParts error_of(const offline::QuantizeOptions& options) {
+    try {
+      offline::quantize_checkpoint(options);
+    } catch (const Error& error) {
+      return error.parts();
+    }
+    ADD_FAILURE() << "accepted";
+    return {};
+  }
+  const test::TempDir dir_;
+};
+
+// Logits of one sample after another.
+std::vector<float> logits_of(const std::string& path, model::Compute compute, bool calibrated) {
+  cpu::CpuBackend cpu({.threads = 2});
+  const model::ModelConfig config = model::read_config(path);
+  const auto model =
+      model::load_model(config, model::open_weights(path), cpu, {.compute = compute});
+  EXPECT_EQ(model->kv_scales().k.size(), static_cast<size_t>(calibrated ? config.layers : 0));
+  engine::Session session(*model, cpu, {.max_tokens = 64});
+  std::vector<float> all;
+  for (int64_t i = 0; i < 3; ++i) {
+    session.reset();
+    session.extend(0, sample(i), engine::Wanted::all, [&](int64_t, const Tensor& logits) {
+      all.insert(all.end(), logits.as<float>(), logits.as<float>() + logits.count());
+    });
+  }
+  return all;
+}
+
+double relative(const std::vector<float>& a, const std::vector<float>& b) {
+  double error = 0, signal = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    error += std::pow(double{a[i]} - double{b[i]}, 2);
+    signal += std::pow(double{b[i]}, 2);
+  }
+  return std::sqrt(error / signal);
+}
+
+// K and V by their largest value, for the layer and for each head; and the model that loads them.
+TEST_F(CalibratedQuantize, WritesScalesThatTheModelIsLoadedWith) {
+  const Seen seen = calibrate("llama_gqa_rope3");
+  const std::vector<float> high =
+      logits_of(folder_of("llama_gqa_rope3"), model::Compute::fp32, false);
+  auto dynamic = options("llama_gqa_rope3", seen.calibration, "fp8_channel");
+  dynamic.calibration = nullptr;
+  offline::quantize_checkpoint(dynamic);
+  // What the same weights cost with scales that are chosen as values come.
+  const double plain = relative(logits_of(dynamic.out, model::Compute::fp8, false), high);
+  EXPECT_GT(plain, 0.0);
+  for (const bool per_head : {false, true}) {
+    for (const char* scheme : {"fp8_channel", "fp8_tensor_static"}) {
+      SCOPED_TRACE(std::string(scheme) + (per_head ? " per head" : ""));
+      auto o = options("llama_gqa_rope3", seen.calibration, scheme);
+      o.scales.kv_per_head = per_head;
+      offline::quantize_checkpoint(o);
+      const auto source = model::open_weights(o.out);
+      for (const auto& [attention, values] : seen.v) {
+        const Tensor* const scale = source->find(attention + ".v_scale", {});
+        ASSERT_NE(scale, nullptr);
+        const std::vector<float> scales = model::to_float(*scale);
+        EXPECT_EQ(scales.size(), per_head ? seen.calibration.caches.at(attention).v.size() : 1);
+        EXPECT_EQ(absmax(scales), absmax(values) / 448.0f);
+      }
+      const Tensor* const input = source->find("model.layers.0.mlp.down_proj.input_scale", {});
+      EXPECT_EQ(input != nullptr, std::string_view(scheme) == "fp8_tensor_static");
+      if (input) {
+        EXPECT_EQ(model::to_float(*input)[0],
+                  absmax(seen.inputs.at("model.layers.0.mlp.down_proj")) / 448.0f);
+      }
+      EXPECT_LT(relative(logits_of(o.out, model::Compute::fp8, true), high), 1.25 * plain);
+    }
+  }
+}
+
+TEST_F(CalibratedQuantize, AddsNothingToALatent) {
+  const Calibration calibration = calibrate("deepseek_v3_groups").calibration;
+  const auto o = options("deepseek_v3_groups", calibration, "fp8_channel");
+  offline::quantize_checkpoint(o);
+  for (const std::string& name : model::open_weights(o.out)->names()) {
+    EXPECT_FALSE(name.ends_with("k_scale")) << name;
+  }
+}
+
+TEST_F(CalibratedQuantize, RefusesWhatIsNotOfThisModelOrNotWhole) {
+  Calibration calibration = calibrate("llama_gqa_rope3").calibration;
+  auto other = options("llama_mha", calibration, "fp8_channel");
+  EXPECT_THAT(error_of(other).what, HasSubstr("another model"));
+  other.scales.any_model = true;  // its heads are not those
+  EXPECT_THAT(error_of(other).what, HasSubstr("lacks K and V"));
+
+  auto o = options("llama_gqa_rope3", calibration, "fp8_tensor_static");
+  calibration.samples -= 1;
+  EXPECT_THAT(error_of(o).what, HasSubstr("interrupted"));
+  calibration.samples += 1;
+  const auto down = calibration.inputs.extract("model.layers.1.mlp.down_proj");
+  EXPECT_THAT(error_of(o).where, HasSubstr("model.layers.1.mlp.down_proj"));
+  o.scheme = scheme_named("fp8_channel").format;
+  offline::quantize_checkpoint(o);  // which needs no inputs
+  calibration.caches.erase("model.layers.1.self_attn");
+  o.overwrite = true;
+  EXPECT_THAT(error_of(o).where, HasSubstr("model.layers.1.self_attn"));
+}
+
+TEST(OwnText, IsTheSameForASeedOnAnyNumberOfThreads) {
+  const std::string folder = folder_of("llama_gqa_rope3");
+  const model::ModelConfig config = model::read_config(folder);
+  std::vector<std::vector<std::vector<int32_t>>> texts;
+  for (const int threads : {1, 2}) {
+    cpu::CpuBackend cpu({.threads = threads});
+    const auto model = model::load_model(config, model::open_weights(folder), cpu,
+                                         {.compute = model::Compute::bf16});
+    for (const uint64_t seed : {1, 2}) {
+      int64_t last = 0;
+      texts.push_back(offline::write_own_text(*model, cpu,
+                                              {.samples = 35, .window = 12, .bos = 5, .seed = seed},
+                                              [&](int64_t done, int64_t total) {
+                                                EXPECT_GE(done, last);
+                                                EXPECT_EQ(total, 35 * 11);
+                                                last = done;
+                                              }));
+      EXPECT_EQ(last, 35 * 11);
+    }
+    EXPECT_EQ(offline::write_own_text(*model, cpu, {.samples = 2, .window = 12})[0].size(), 12);
+  }
+  EXPECT_EQ(texts[0], texts[2]);
+  EXPECT_EQ(texts[1], texts[3]);
+  EXPECT_NE(texts[0], texts[1]);
+  for (const auto& ids : texts[0]) {
+    EXPECT_EQ(ids.size(), 12);
+    EXPECT_EQ(ids[0], 5);
+  }
+  EXPECT_NE(texts[0][0], texts[0][1]);  // no two are the same draw
+}
+
+}  // namespace
+}  // namespace octet::golden
