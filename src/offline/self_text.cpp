@@ -67,6 +67,9 @@ std::vector<std::vector<int32_t>> write_own_text(
     const std::optional<Event> next = events.pop();
     invariant(next.has_value(), "nobody closes the queue of events");
     if (!next->event.fault.empty()) engine.rethrow_fault();
+    if (!next->event.error.empty()) {
+      throw Error({.what = next->event.error, .where = "a text that the model writes itself"});
+    }
     for (const engine::SampledToken& token : next->event.tokens) {
       texts[next->text].push_back(token.token);
       ++done;
