@@ -24,8 +24,8 @@ struct QuantizeFlags {
   CalibrationText calibration;
   int64_t calibration_tokens = 32768;
   double damping = 0.01;
-  std::string calibration_file, kv_scale_method = "max", input_scale_method = "max";
-  std::string kv_scale_granularity = "tensor";
+  std::string calibration_file;
+  std::optional<std::string> kv_scale_method, kv_scale_granularity, input_scale_method;
   bool any_calibration = false;
   bool overwrite = false, allow_nonfinite = false;
   double max_shard_gb = 5;
@@ -68,12 +68,14 @@ OptionTable table_of(QuantizeFlags& o) {
             {.metavar = "FILE"});
   const std::vector<std::string> methods = {"max", "p99.9", "p99.99", "mse"};
   table.add("--kv-scale-method", &o.kv_scale_method,
-            "the range of K and V: the largest value, a percentile beyond which values saturate, "
-            "or the least squared error",
+            "the range of K and V: the largest value (max, the default), a percentile beyond which "
+            "values saturate, or the least squared error",
             {.choices = methods});
-  table.add("--kv-scale-granularity", &o.kv_scale_granularity,
-            "one scale for K and V of a layer each, which every engine reads, or one a head",
-            {.choices = {"tensor", "head"}});
+  table.add(
+      "--kv-scale-granularity", &o.kv_scale_granularity,
+      "one scale for K and V of a layer each, which every engine reads (tensor, the default), "
+      "or one a head",
+      {.choices = {"tensor", "head"}});
   table.add("--input-scale-method", &o.input_scale_method, "the same for inputs",
             {.choices = methods});
   table.add("--any-calibration", &o.any_calibration, "take a calibration of another model");
@@ -88,6 +90,23 @@ OptionTable table_of(QuantizeFlags& o) {
   table.group("Output");
   add_json_row(table, &o.json);
   return table;
+}
+
+// What chooses scales says nothing without what they are chosen from.
+void check_scale_flags(const QuantizeFlags& o) {
+  if (!o.calibration_file.empty()) return;
+  const std::pair<const char*, bool> flags[] = {
+      {"--kv-scale-method", o.kv_scale_method.has_value()},
+      {"--kv-scale-granularity", o.kv_scale_granularity.has_value()},
+      {"--input-scale-method", o.input_scale_method.has_value()},
+      {"--any-calibration", o.any_calibration}};
+  for (const auto& [flag, given] : flags) {
+    if (!given) continue;
+    throw Error({.what = "the flag says how to use a calibration, and there is none",
+                 .where = flag,
+                 .accepted = "together with --calibration-file, a file of `octet calibrate`",
+                 .fix = "give --calibration-file, or leave the flag out"});
+  }
 }
 
 std::vector<offline::QuantizedTensor> worst(const offline::QuantizeReport& report, size_t count) {
@@ -208,13 +227,15 @@ int run_quantize(Args args) {
                  .value = compensated ? "not given" : o.rounding,
                  .accepted = "--rounding compensated together with --calibration FILE"});
   }
+  check_scale_flags(o);
   std::optional<offline::Calibration> calibration;
   if (!o.calibration_file.empty()) {
     calibration = offline::read_calibration(o.calibration_file);
     options.calibration = &*calibration;
     options.scales = {
-        .kv = offline::parse_range_method(o.kv_scale_method, "--kv-scale-method"),
-        .input = offline::parse_range_method(o.input_scale_method, "--input-scale-method"),
+        .kv = offline::parse_range_method(o.kv_scale_method.value_or("max"), "--kv-scale-method"),
+        .input = offline::parse_range_method(o.input_scale_method.value_or("max"),
+                                             "--input-scale-method"),
         .kv_per_head = o.kv_scale_granularity == "head",
         .any_model = o.any_calibration};
   }

@@ -119,6 +119,16 @@ class Calibrate(unittest.TestCase):
         self.assertFalse(out.exists())
         return log
 
+    def test_quantize_refuses_choices_of_scales_without_it(self):
+        for flags in (["--kv-scale-method", "mse"], ["--kv-scale-granularity", "head"],
+                      ["--input-scale-method", "p99.9"], ["--any-calibration"]):
+            out = self.root / "fp8"
+            done, _, log = harness.run("quantize", harness.MODEL, "--out", out, *flags)
+            self.assertEqual(done, 2, log)
+            self.assertIn(flags[0], log)
+            self.assertIn("--calibration-file", log)
+            self.assertFalse(out.exists())
+
     def test_quantize_takes_it_and_refuses_others(self):
         self.calibrate(self.text)
         good = json.loads(self.out.read_text())
