@@ -74,17 +74,18 @@ std::vector<eval::Answer> answers_of(Side& side, const std::vector<eval::UserPro
 
 constexpr std::string_view kVerdicts[] = {"same", "better", "worse"};
 
-// Takes over what a user wrote about the same two answers. Throws Error for a word that is none.
-void read_verdicts(const std::string& path, std::vector<Pair>& pairs) {
-  if (path.empty() || !std::filesystem::exists(path)) return;
-  std::map<std::tuple<std::string, std::string, std::string>, std::string> known;
+// Takes over what a user wrote about the same two answers, and returns the rows with verdicts on
+// others, which are kept: they are a person's work. Throws Error for a word that is no verdict.
+std::vector<Json> read_verdicts(const std::string& path, std::vector<Pair>& pairs) {
+  if (path.empty() || !std::filesystem::exists(path)) return {};
+  std::map<std::tuple<std::string, std::string, std::string>, Json> known;
   const eval::ReadRows rows = eval::read_json_rows(path, [&](const JsonView& row) {
     const auto verdict = row.get<std::string>("verdict", "");
     if (!verdict.empty() && std::ranges::find(kVerdicts, verdict) == std::end(kVerdicts)) {
       row.refuse("verdict", "no such verdict", "same, better, worse, or nothing yet");
     }
     known[{row.get<std::string>("id"), row.get<std::string>("model"),
-           row.get<std::string>("baseline")}] = verdict;
+           row.get<std::string>("baseline")}] = row.json();
   });
   if (rows.broken > 0) {
     throw Error({.what = "the file of verdicts has rows that cannot be read, and would lose them",
@@ -94,11 +95,19 @@ void read_verdicts(const std::string& path, std::vector<Pair>& pairs) {
   }
   for (Pair& pair : pairs) {
     const auto found = known.find({pair.prompt.id, pair.model.text, pair.baseline.text});
-    if (found != known.end()) pair.verdict = found->second;
+    if (found == known.end()) continue;
+    pair.verdict = found->second.value("verdict", "");
+    known.erase(found);
   }
+  std::vector<Json> others;
+  for (const auto& [key, row] : known) {
+    if (!row.value("verdict", "").empty()) others.push_back(row);
+  }
+  return others;
 }
 
-void write_verdicts(const std::string& path, const std::vector<Pair>& pairs) {
+void write_verdicts(const std::string& path, const std::vector<Pair>& pairs,
+                    const std::vector<Json>& others) {
   if (path.empty()) return;
   AtomicFile file(path, Overwrite::replace);
   for (const Pair& pair : pairs) {
@@ -109,6 +118,17 @@ void write_verdicts(const std::string& path, const std::vector<Pair>& pairs) {
                               {"model", pair.model.text},
                               {"verdict", pair.verdict}};
     file.write(dump_json(line) + "\n");
+  }
+  for (const Json& row : others) {
+    OrderedJson line;  // the same order, and whatever a person added behind it
+    for (const char* key : {"id", "prompt", "baseline", "model", "verdict"}) {
+      if (row.contains(key)) line[key] = row[key];
+    }
+    for (const auto& [key, value] : row.items()) line[key] = value;
+    file.write(dump_json(line) + "\n");
+  }
+  if (!others.empty()) {
+    log::info("{} keeps {} verdicts on answers that are not of this run", path, others.size());
   }
   file.commit();
 }
@@ -205,6 +225,12 @@ int run_eval_regress(Args args) {
   OptionTable table = table_of(o);
   if (table.parse(args) == OptionTable::Outcome::done) return print(table.output()), 0;
   require_baseline(o.paired);
+  if (o.max_worse && o.verdicts.empty()) {
+    throw Error({.what = "a gate on verdicts needs verdicts",
+                 .where = "--max-worse",
+                 .accepted = "together with --verdicts FILE",
+                 .fix = "run once with --verdicts, fill the file in, and run again"});
+  }
 
   const eval::UserPrompts read = eval::read_prompts(o.prompts);
   warn_of_broken(read.rows);
@@ -220,8 +246,8 @@ int run_eval_regress(Args args) {
   for (size_t i = 0; i < prompts.size(); ++i) {
     pairs.push_back({prompts[i], std::move(answers[0][i]), std::move(answers[1][i]), ""});
   }
-  read_verdicts(o.verdicts, pairs);
-  write_verdicts(o.verdicts, pairs);
+  const std::vector<Json> others = read_verdicts(o.verdicts, pairs);
+  write_verdicts(o.verdicts, pairs, others);
   const Summary summary = summary_of(pairs);
   if (prints_text(o.paired.json)) print(text_of(summary));
   write_json(o.paired.json, json_of(summary, pairs));

@@ -45,7 +45,7 @@ Json json_of(const eval::Answer& answer) {
 
 eval::Answer answer_of(const Json& json) {
   const JsonView view(json, "--resume");
-  return {view.get<std::string>("text"), json["tokens"].get<std::vector<int32_t>>(),
+  return {view.get<std::string>("text"), view.get<std::vector<int32_t>>("tokens"),
           view.get<bool>("complete")};
 }
 
@@ -181,6 +181,14 @@ std::vector<std::vector<double>> Side::score(const std::vector<AskedChoices>& as
     const eval::ItemKey key = this->key(asked[i].item, input_of(asked[i].choices));
     if (const Json* known = log_.find(key)) {
       scores[i] = JsonView(*known, "--resume").get<std::vector<double>>("logprobs");
+      if (scores[i].size() != asked[i].choices.size()) {
+        throw Error(
+            {.what = "an answer of the file has another number of choices",
+             .where = "--resume",
+             .value = fmt::format("{} log-probabilities of {}", scores[i].size(), asked[i].item),
+             .accepted = fmt::format("{}", asked[i].choices.size()),
+             .fix = "remove that line, or begin a new file"});
+      }
     } else {
       for (const eval::Choice& choice : asked[i].choices) {
         scores[i].push_back(scorer.score(choice, asked[i].item));

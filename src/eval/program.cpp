@@ -81,7 +81,7 @@ bool limit(int what, rlim_t most) {
 }
 
 // In the child, between fork and exec: async-signal-safe calls alone.
-[[noreturn]] void become(const char* python, int in, int done, int err,
+[[noreturn]] void become(const char* python, int in, int done, int err, pid_t parent,
                          const ProgramLimits& limits) {
   // Out of the way first: a descriptor may be one of 0 to 3 already.
   const int null = fcntl(open("/dev/null", O_WRONLY), F_DUPFD, 10);
@@ -90,6 +90,8 @@ bool limit(int what, rlim_t most) {
     _exit(kCannotStart);
   }
   setsid();
+  // However octet ends, this does not outlive it.
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) _exit(kCannotLimit);
   // Of what root may do, nothing is left after exec. Fails, and is not needed, for other users.
   for (int capability = 0; capability < 64; ++capability) prctl(PR_CAPBSET_DROP, capability);
   signal(SIGPIPE, SIG_DFL);
@@ -206,10 +208,10 @@ ProgramResult ProgramRunner::run(std::string_view source, const ProgramLimits& l
   const Fd program(
       file_of(fmt::format("{}\nimport os as _os\n_os.write({}, b'{}')\n", source, kDone, word)));
   Pipe done, err;
-  const pid_t child = fork();
+  const pid_t parent = getpid(), child = fork();
   if (child < 0) throw Fault(fmt::format("no process for a program: {}", strerror(errno)));
   if (child == 0) {
-    become(python_.c_str(), program.get(), done.write->get(), err.write->get(), limits);
+    become(python_.c_str(), program.get(), done.write->get(), err.write->get(), parent, limits);
   }
   done.write->close();
   err.write->close();

@@ -105,6 +105,15 @@ class Eval(unittest.TestCase):
         verdicts.write_text(verdicts.read_text().replace('"verdict":""', '"verdict":"worse"'))
         again, _ = self.eval("regress", *args)
         self.assertEqual(again["verdicts"], {"worse": result["different"]})
+        # A run with fewer prompts, or other answers, leaves the rest of a person's work.
+        before = sorted(verdicts.read_text().splitlines())
+        self.eval("regress", *args, "--limit", 1)
+        self.eval("regress", "--prompts", prompts, "--max-tokens", 3, "--verdicts", verdicts)
+        self.assertLessEqual(set(before), set(verdicts.read_text().splitlines()))
+        code, _, log = harness.run("eval", "regress", harness.MODEL, "--baseline", harness.MODEL,
+                                   "--prompts", prompts, "--max-worse", 0)
+        self.assertEqual(code, 2, log)
+        self.assertIn("--verdicts", log)
         code, _, log = harness.run("eval", "regress", harness.MODEL, "--compute", "fp8", "--baseline",
                                    harness.MODEL, *args, "--max-worse", 0)
         self.assertEqual(code, 1)

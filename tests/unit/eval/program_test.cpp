@@ -57,6 +57,24 @@ TEST_F(Program, IsBoundedInTimeAndMemory) {
   EXPECT_THAT(runner_.run("x = bytearray(1 << 30)").message, HasSubstr("MemoryError"));
 }
 
+// A program that fails as a function of the C library does.
+std::string call(const std::string& function, const std::string& arguments) {
+  return fmt::format(
+      "import ctypes, os\nc = ctypes.CDLL(None, use_errno=True)\n"
+      "if c.{}({}) < 0:\n    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))",
+      function, arguments);
+}
+
+TEST_F(Program, HasNoCallsThatAreNewerThanItsFilter) {
+  for (const int number : {424, 428, 435, 437, 452, 463, 466, 469, 600}) {
+    const ProgramResult result = runner_.run(call("syscall", std::to_string(number)));
+    EXPECT_EQ(result.end, ProgramEnd::failed) << number;
+    EXPECT_THAT(result.message, HasSubstr("Errno 38")) << number;
+  }
+  // And no device is spoken to, nor a file's flags changed: FS_IOC_SETFLAGS.
+  EXPECT_THAT(runner_.run(call("ioctl", "0, 0x40086602, 0")).message, HasSubstr("Errno 25"));
+}
+
 TEST_F(Program, ReachesNothingOutside) {
   const test::TempDir dir;
   const std::string target = (dir / "made").string();
@@ -73,6 +91,10 @@ TEST_F(Program, ReachesNothingOutside) {
            std::string("import fcntl, os; fcntl.fcntl(2, fcntl.F_SETOWN, os.getppid())"),
            std::string("import os; os.sched_setaffinity(os.getppid(), {0})"),
            std::string("import os; os.chroot('/')"),
+           call("prctl", "1, 0, 0, 0, 0"),  // PR_SET_PDEATHSIG
+           call("lremovexattr", "b'/', b'user.x'"),
+           call("fremovexattr", "0, b'user.x'"),
+           call("flock", "0, 2"),
            std::string("import multiprocessing as m; m.Process(target=print).start()"),
            fmt::format("open('{}', 'w')", target),
            fmt::format("open('{}', 'a')", kept),
