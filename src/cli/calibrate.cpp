@@ -37,12 +37,13 @@ OptionTable table_of(CalibrateOptions& o) {
             {.metavar = "FILE", .required = true});
   table.add("--out", &o.out, "the calibration; while it grows, OUT.part",
             {.metavar = "FILE", .required = true});
-  table.add("--samples", &o.text.samples, "most samples", {.least = 1, .most = 1e9});
+  table.add("--samples", &o.text.samples, "most samples", {.least = 1, .most = 1e6});
   table.add("--window", &o.text.window, "most tokens of a sample", {.least = 2, .most = 1e9});
   table.add("--save-every", &o.save_every,
             "samples between two states of OUT.part, from which a run that was interrupted goes on",
             {.least = 1});
-  table.add("--overwrite", &o.overwrite, "replace OUT if it exists");
+  table.add("--overwrite", &o.overwrite,
+            "replace OUT if it exists, and what an interrupted run of another kind left of it");
   table.add("--threads", &o.threads, "of the CPU; 0 is one for each core", {.least = 0});
   table.group("Output");
   add_json_row(table, &o.json);
@@ -64,17 +65,24 @@ void save(const offline::Calibration& calibration, const std::string& path, Over
   file.commit();
 }
 
-// What an interrupted run left, if it was this one; else `fresh`.
-offline::Calibration go_on(const offline::Calibration& fresh, const std::string& part) {
+// What an interrupted run left, if it was this one; else `fresh`. Throws Error for what another run
+// left, which may be hours of work, unless that may be replaced.
+offline::Calibration go_on(const offline::Calibration& fresh, const std::string& part,
+                           bool overwrite) {
   if (!std::filesystem::exists(part)) return fresh;
   offline::Calibration left = offline::read_calibration(part);
   const bool same = left.engine == fresh.engine && left.model_hash == fresh.model_hash &&
                     left.data_hash == fresh.data_hash && left.window == fresh.window &&
                     left.samples_in_all == fresh.samples_in_all;
-  if (!same) {
-    log::info("{} is of another calibration: this one begins anew", part);
-    return fresh;
+  if (!same && !overwrite) {
+    throw Error({.what = "an interrupted calibration of another model, text or length lies here",
+                 .where = part,
+                 .value = fmt::format("{} of {} samples of {}", left.samples, left.samples_in_all,
+                                      left.data),
+                 .fix = "repeat its own command to go on with it, choose another --out, or give "
+                        "--overwrite"});
   }
+  if (!same) return fresh;
   log::info("goes on after {} of {} samples of {}", left.samples, left.samples_in_all, part);
   return left;
 }
@@ -120,7 +128,7 @@ int run_calibrate(Args args) {
              .data_hash = hash_of_samples(run.samples()),
              .window = o.text.window,
              .samples_in_all = static_cast<int64_t>(run.samples().size())},
-            part);
+            part, o.overwrite);
   offline::Calibrator calibrator(calibration);
   const auto attention = [](int64_t layer) {
     return fmt::format("model.layers.{}.self_attn", layer);
