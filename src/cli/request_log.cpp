@@ -129,8 +129,10 @@ std::vector<LoggedRequest> read_request_log(const std::filesystem::path& path,
     requests.push_back(parse_logged_request(line));
     return id.empty();
   };
-  if (load::for_each_json_line(path, take, load::LastLine::may_be_cut)) {
-    log::warning("{}: the last line was cut while it was written, and is left out", path.string());
+  const int64_t cut = load::for_each_json_line(path, take, load::CutLines::passed_over);
+  if (cut > 0) {
+    log::warning("{}: {} line(s) were cut while they were written, and are left out", path.string(),
+                 cut);
   }
   if (requests.empty()) {
     throw Error({.what = id.empty() ? "the log has no request" : "the log has no such request",
