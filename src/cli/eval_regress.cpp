@@ -232,13 +232,7 @@ int run_eval_regress(Args args) {
                  .fix = "run once with --verdicts, fill the file in, and run again"});
   }
 
-  const eval::UserPrompts read = eval::read_prompts(o.prompts);
-  warn_of_broken(read.rows);
-  std::vector<eval::UserPrompt> prompts;
-  for (const size_t place : eval::choose(read.prompts.size(), static_cast<size_t>(o.limit),
-                                         static_cast<uint64_t>(o.seed))) {
-    prompts.push_back(read.prompts[place]);
-  }
+  const std::vector<eval::UserPrompt> prompts = draw_prompts(o.prompts, o.limit, o.seed);
   std::vector<std::vector<eval::Answer>> answers;
   for_each_side(o.paired, "regress",
                 [&](Side& side) { answers.push_back(answers_of(side, prompts, o)); });

@@ -222,13 +222,7 @@ int run_eval_sampling(Args args) {
   require_baseline(o.paired);
 
   std::vector<Cell> cells = cells_of(o);
-  const eval::UserPrompts read = eval::read_prompts(o.prompts);
-  warn_of_broken(read.rows);
-  std::vector<eval::UserPrompt> prompts;
-  for (const size_t place : eval::choose(read.prompts.size(), static_cast<size_t>(o.limit),
-                                         static_cast<uint64_t>(o.seed))) {
-    prompts.push_back(read.prompts[place]);
-  }
+  const std::vector<eval::UserPrompt> prompts = draw_prompts(o.prompts, o.limit, o.seed);
   std::vector<std::vector<eval::Answer>> answers;  // model, baseline, baseline with another seed
   for_each_side(o.paired, "sampling", [&](Side& side) {
     const bool is_baseline = !answers.empty();

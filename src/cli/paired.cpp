@@ -280,4 +280,15 @@ int finish_task(const PairedOptions& o, const eval::TaskResult& result, int64_t 
   return code;
 }
 
+std::vector<eval::UserPrompt> draw_prompts(const std::string& path, int64_t limit, int64_t seed) {
+  const eval::UserPrompts read = eval::read_prompts(path);
+  warn_of_broken(read.rows);
+  std::vector<eval::UserPrompt> drawn;
+  for (const size_t place :
+       eval::choose(read.prompts.size(), static_cast<size_t>(limit), static_cast<uint64_t>(seed))) {
+    drawn.push_back(read.prompts[place]);
+  }
+  return drawn;
+}
+
 }  // namespace octet::cli

@@ -95,4 +95,7 @@ int finish_task(const PairedOptions& options, const eval::TaskResult& result, in
 // Writes a page where --html says; nothing for "".
 void write_html(const std::string& target, const std::string& html);
 
+// The prompts of a file: `limit` of them, drawn by `seed`, or all if it is 0. Warns of broken rows.
+std::vector<eval::UserPrompt> draw_prompts(const std::string& path, int64_t limit, int64_t seed);
+
 }  // namespace octet::cli
