@@ -3,6 +3,7 @@
 // is shared drift alike, so only ratios within one run mean anything.
 //
 //   octet_bench_attention [--context 8192] [--threads N] [--rounds N] [--sequences N]
+//                         [--layers N]
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -34,6 +35,7 @@ constexpr Heads kShapes[] = {
 
 struct Options {
   int64_t context = 8192, sequences = 1;
+  int64_t layers = 0;  // that take turns; 0: as many as no cache of a core holds
   int threads = default_thread_count(), rounds = 15;
 };
 
@@ -118,11 +120,11 @@ double median(std::vector<double> values) {
 }
 
 void bench(CpuBackend& backend, const Heads& shape, const Options& options) {
-  // As many layers as no cache of a core holds.
   std::vector<Layer> layers[2];
   const int64_t values = shape.kv_heads * shape.dim * (shape.rope > 0 ? 1 : 2) + 2 * shape.rope;
-  const int64_t count =
+  const int64_t cold =
       std::clamp<int64_t>((64 << 20) / (options.context * options.sequences * values), 2, 32);
+  const int64_t count = options.layers > 0 ? options.layers : cold;
   for (int64_t i = 0; i < count; ++i) {
     for (const bool fp8 : {false, true}) layers[fp8].emplace_back(shape, options, fp8);
   }
@@ -149,6 +151,8 @@ int main(int argc, char** argv) {
   CLI::App app("decode attention, FP8 against BF16");
   app.add_option("--context", options.context, "tokens");
   app.add_option("--sequences", options.sequences, "sequences with one query each");
+  app.add_option("--layers", options.layers,
+                 "that take turns; 1 with a short context stays in cache");
   app.add_option("--threads", options.threads);
   app.add_option("--rounds", options.rounds);
   CLI11_PARSE(app, argc, argv);

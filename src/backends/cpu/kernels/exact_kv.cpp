@@ -113,9 +113,13 @@ void kv_write(const KernelContext& context, const Tensor& k, const Tensor& v,
   const Plane planes[2] = {{k, cache.k, cache.k_scale, cache.k_absmax, cache.fixed_k_scale},
                            {v, cache.v, cache.v_scale, cache.v_absmax, cache.fixed_v_scale}};
   for (const Plane& plane : planes) check_plane(plane, cache, batch);
-  const int64_t heads = cache.k.shape[2];
-  const int64_t tasks = static_cast<int64_t>(batch.sequences.size()) * heads * 2;
-  context.threads.parallel_for(tasks, 1, [&](int64_t begin, int64_t end, int) {
+  const int64_t heads = cache.k.shape[2], sequences = std::ssize(batch.sequences);
+  const int64_t tasks = sequences * heads * 2;
+  // A thread takes a few microseconds of work at least.
+  const int64_t values =
+      std::max<int64_t>(1, batch.rows * cache.k.shape[3] / std::max<int64_t>(1, sequences));
+  const int64_t grain = std::max<int64_t>(1, 4096 / values);
+  context.threads.parallel_for(tasks, grain, [&](int64_t begin, int64_t end, int) {
     for (int64_t task = begin; task < end; ++task) {
       write_head(planes[task % 2], cache, batch, task / 2 / heads, task / 2 % heads);
     }

@@ -20,6 +20,7 @@ void attend(const KernelContext& context, const Tensor& q, const ops::GqaCache& 
   Problem problem;
   problem.shape.k_dims = problem.shape.v_dims = problem.shape.group_dims = static_cast<int>(dim);
   problem.shape.wide = cache.k.type == DType::f32;
+  problem.shape.codes = is_fp8(cache.k.type);
   problem.math.scale = spec.scale * attention_rule::kLog2e;
   problem.math.window = spec.window;
   problem.math.round = attention::round_of(spec, q.type, cache.k.type);
@@ -39,17 +40,17 @@ void attend(const KernelContext& context, const Tensor& q, const ops::GqaCache& 
   source.k = cache.k.as<const std::byte>();
   source.k_block = cache.k.strides[0] * element;
   source.k_token = cache.k.strides[1] * element;
-  problem.k_head = cache.k.strides[2] * element;
+  source.k_head = cache.k.strides[2] * element;
   source.v = cache.v.as<const std::byte>();
   source.v_block = cache.v.strides[0] * element;
   source.v_token = cache.v.strides[1] * element;
-  problem.v_head = cache.v.strides[2] * element;
+  source.v_head = cache.v.strides[2] * element;
   if (is_fp8(cache.k.type)) {
     source.k_scale = cache.k_scale.as<const float>();
     source.v_scale = cache.v_scale.as<const float>();
     source.k_scale_block = cache.k_scale.strides[0];
     source.v_scale_block = cache.v_scale.strides[0];
-    problem.scale_head = 1;
+    source.scale_head = 1;
   }
   attention::run(context, problem);
 }

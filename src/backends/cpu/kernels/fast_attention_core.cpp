@@ -45,8 +45,8 @@ OCTET_AVX512_INLINE void add_keys(const float* q, int q_stride, __m512 k0, __m51
 }
 
 // acc[r][v] = sum over d in [begin, end) of q[r][d] * k[d][16v ..]: lanes are tokens. Every
-// accumulator is one chain over ascending d, whatever the number of rows. `begin` is even, and q
-// and k are zero at `end` if that is odd.
+// accumulator is one chain over d in the order of the tile, whatever the number of rows. `begin` is
+// even, and q and k are zero at `end` if that is odd.
 template <int R, bool Wide>
 OCTET_AVX512_INLINE void dot_keys(const float* q, int q_stride, const std::byte* k, int begin,
                                   int end, __m512 (&acc)[R][4]) {
@@ -91,7 +91,7 @@ OCTET_AVX512_INLINE void score(const TileShape& shape, const Math& math, const T
   __m512 acc[R][4];
   for (int g = 0; g < shape.groups; ++g) {
     const int begin = g * shape.group_dims;
-    const int end = std::min(begin + shape.group_dims, shape.k_dims);
+    const int end = g + 1 == shape.groups ? shape.end_k() : begin + shape.group_dims;
     dot_keys<R>(shape.wide, q, rows.q_stride, tile.k, begin, end, acc);
     const float* scales = tile.k_scale + g * kTile;
 #pragma GCC unroll 6
@@ -417,6 +417,12 @@ OCTET_AVX512 float load_query(const void* in, bool bf16, int dims, bool quantize
   return scale;
 }
 
+OCTET_AVX512 void order_query(int dims, float* q) {
+  for (int d = 0; d < dims; d += 16) {
+    _mm512_storeu_ps(q + d, _mm512_permute_ps(_mm512_loadu_ps(q + d), 0xD8));
+  }
+}
+
 #else
 void attend_tile(const TileShape&, const Math&, const Tile&, int64_t, const Rows&, int, int) {}
 void clear_row(const TileShape&, float&, float*, float*) {}
@@ -425,6 +431,7 @@ void finish_row(const TileShape&, float, const float*, const float*, float*, uin
 float load_query(const void*, bool, int, bool, float*) {
   return 1.0f;
 }
+void order_query(int, float*) {}
 #endif
 
 }  // namespace octet::cpu::attention

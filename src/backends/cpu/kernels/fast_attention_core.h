@@ -49,4 +49,7 @@ void finish_row(const TileShape& shape, float max, const float* sum, const float
 // `bf16` tells the type of `in`. `out` is written up to a multiple of 16.
 float load_query(const void* in, bool bf16, int dims, bool quantize, float* out);
 
+// Puts a query, which load_query left at `q`, into the order of a tile of codes: 0, 2, 1, 3, 4, ...
+void order_query(int dims, float* q);
+
 }  // namespace octet::cpu::attention

@@ -29,10 +29,11 @@ struct RowBlock {
   int64_t splits() const { return end_split() - first_split(); }
 };
 
+// The same rows of `heads` KV heads, whose row blocks follow each other, over some splits.
 struct Task {
-  size_t block = 0;
+  size_t block = 0, heads = 1;
   int64_t split_begin = 0, split_end = 0;
-  int64_t cost = 0;  // tiles times rows
+  int64_t cost = 0;  // positions times rows
 };
 
 int64_t rows_of(const Problem& problem, const ops::SequenceRows& sequence) {
@@ -63,7 +64,8 @@ std::vector<RowBlock> cut_rows(const Problem& problem, int64_t block_rows) {
   return blocks;
 }
 
-constexpr int64_t kFewRows = 24;  // of a block, as few as threads make it
+constexpr int64_t kFewRows = 24;      // of a block, as few as threads make it
+constexpr int64_t kBundleRows = 192;  // of the heads of a task: what they have summed stays in L2
 
 // What one thread works in.
 struct Scratch {
@@ -115,7 +117,7 @@ class Runner {
   void run() {
     plan();
     const auto threads = static_cast<size_t>(context_.threads.size());
-    const size_t bytes = Scratch::bytes(shape_, block_rows_);
+    const size_t bytes = Scratch::bytes(shape_, task_rows_);
     std::byte* memory = context_.scratch.take(0, threads * bytes);
     if (partials_ > 0) {
       partial_ = context_.scratch.take<float>(
@@ -123,13 +125,13 @@ class Runner {
     }
     std::atomic<size_t> next{0};
     context_.threads.run([&](int thread) {
-      Scratch scratch(shape_, block_rows_, memory + static_cast<size_t>(thread) * bytes);
+      Scratch scratch(shape_, task_rows_, memory + static_cast<size_t>(thread) * bytes);
       for (size_t i = next++; i < tasks_.size(); i = next++) attend(tasks_[i], scratch);
     });
     if (partials_ == 0) return;
     next = 0;
     context_.threads.run([&](int thread) {
-      Scratch scratch(shape_, block_rows_, memory + static_cast<size_t>(thread) * bytes);
+      Scratch scratch(shape_, task_rows_, memory + static_cast<size_t>(thread) * bytes);
       for (size_t i = next++; i < blocks_.size(); i = next++) {
         if (blocks_[i].partials >= 0) join(blocks_[i], scratch);
       }
@@ -145,48 +147,72 @@ class Runner {
   }
 
   // Enough tasks to keep the threads busy: smaller row blocks first (tiles are converted more
-  // often), then one task a split (partial results travel through memory). Few rows that look far
-  // back are split as well, and all heads attend to a split before the next: a token's heads lie
-  // side by side, and the pages of a split, but not those of the context, have room in the TLB.
+  // often), then one task a split (partial results travel through memory).
   void plan() {
-    const auto wanted =
-        static_cast<size_t>(context_.threads.size() == 1 ? 1 : 2 * context_.threads.size());
-    block_rows_ = shape_.k_dims <= 160 ? 192 : 96;
+    const int64_t wanted = context_.threads.size() == 1 ? 1 : 2 * context_.threads.size();
+    block_rows_ = shape_.k_dims <= 160 ? kBundleRows : kBundleRows / 2;
     blocks_ = cut_rows(problem_, block_rows_);
-    while (blocks_.size() < wanted && block_rows_ > kFewRows) {
+    while (std::ssize(blocks_) < wanted && block_rows_ > kFewRows) {
       block_rows_ /= 2;
       blocks_ = cut_rows(problem_, block_rows_);
     }
-    const bool split = blocks_.size() < wanted;
+    task_rows_ = block_rows_;
+    const bool split = std::ssize(blocks_) < wanted;
+    int64_t all = 0;
+    for (const RowBlock& block : blocks_) all += cost_of(block);
     const auto heads = static_cast<size_t>(problem_.kv_heads);
     for (size_t first = 0; first < blocks_.size(); first += heads) {  // the same rows of all heads
-      const RowBlock rows = blocks_[first];
-      const int64_t cost = rows.count * (rows.end - rows.begin);
-      const bool far = heads > 1 && rows.count <= kFewRows;
-      const bool parts = rows.splits() > 1 && (split || far);
-      for (size_t b = first; parts && b < first + heads; ++b) {
-        blocks_[b].partials = partials_;
-        partials_ += rows.splits() * rows.count;
-      }
-      const int64_t step = parts ? 1 : rows.splits();
-      for (int64_t s = rows.first_split(); s < rows.end_split(); s += step) {
-        for (size_t b = first; b < first + heads; ++b) {
-          tasks_.push_back({b, s, s + step, cost * step / rows.splits()});
-        }
+      if (blocks_[first].count <= kFewRows) {
+        plan_few(first, heads, std::max<int64_t>(all / wanted, 1));
+      } else {
+        plan_tasks(first, heads, 1, split ? 1 : blocks_[first].splits());
       }
     }
     std::stable_sort(tasks_.begin(), tasks_.end(),
                      [](const Task& a, const Task& b) { return a.cost > b.cost; });
   }
 
-  void load_rows(const RowBlock& block, Scratch& s) const {
+  static int64_t cost_of(const RowBlock& block) { return block.count * (block.end - block.begin); }
+
+  // Few rows wait for memory, where the heads of a token lie side by side: as many heads as a task
+  // of cost `most` can take go through a tile together, then as many splits.
+  void plan_few(size_t first, size_t heads, int64_t most) {
+    const RowBlock& rows = blocks_[first];
+    const int64_t split = std::max<int64_t>(cost_of(rows) / rows.splits(), 1);  // of one head
+    const int64_t bundle = std::clamp<int64_t>(
+        std::min((most + split / 2) / split, kBundleRows / rows.count), 1, problem_.kv_heads);
+    const int64_t step = std::clamp<int64_t>(most / (bundle * split), 1, rows.splits());
+    plan_tasks(first, heads, static_cast<size_t>(bundle), step);
+  }
+
+  // Tasks of `bundle` heads and `step` splits for the row blocks [first, first + heads).
+  void plan_tasks(size_t first, size_t heads, size_t bundle, int64_t step) {
+    const RowBlock rows = blocks_[first];
+    task_rows_ = std::max(task_rows_, rows.count * static_cast<int64_t>(bundle));
+    for (size_t b = first; step < rows.splits() && b < first + heads; ++b) {
+      blocks_[b].partials = partials_;
+      partials_ += rows.splits() * rows.count;
+    }
+    for (int64_t s = rows.first_split(); s < rows.end_split(); s += step) {
+      const int64_t end = std::min(s + step, rows.end_split());
+      for (size_t h = 0; h < heads; h += bundle) {
+        const size_t count = std::min(bundle, heads - h);
+        const int64_t cost = cost_of(rows) * (end - s) / rows.splits();
+        tasks_.push_back({first + h, count, s, end, cost * static_cast<int64_t>(count)});
+      }
+    }
+  }
+
+  // Rows [at, at + block.count) of the scratch.
+  void load_rows(const RowBlock& block, Scratch& s, int64_t at) const {
     const ops::SequenceRows& sequence = sequence_of(block);
     const bool bf16 = problem_.q.type == DType::bf16;
     for (int64_t r = 0; r < block.count; ++r) {
-      float* q = s.q + r * s.q_stride;
-      s.position[r] = position_of(problem_, sequence, block.first + r);
-      s.q_scale[r] =
+      float* q = s.q + (at + r) * s.q_stride;
+      s.position[at + r] = position_of(problem_, sequence, block.first + r);
+      s.q_scale[at + r] =
           load_query(row_of(problem_.q, block, r), bf16, shape_.k_dims, problem_.quantize_q, q);
+      if (shape_.codes) order_query(shape_.k_dims, q);
       if (shape_.rope_dims > 0) {
         load_query(row_of(problem_.q_pe, block, r), problem_.q_pe.type == DType::bf16,
                    shape_.rope_dims, false, q + shape_.padded_k());
@@ -195,19 +221,28 @@ class Runner {
   }
 
   void attend(const Task& task, Scratch& s) const {
-    const RowBlock& block = blocks_[task.block];
-    const TileSource source = source_of(block);
+    const RowBlock& rows = blocks_[task.block];
+    const auto heads = static_cast<int64_t>(task.heads);
+    const TileSource source = source_of(rows);
     const int stride = shape_.v_stride();
-    prefetch_first(block, source, task.split_begin);
-    load_rows(block, s);
-    for (int64_t r = 0; r < block.count; ++r) {
+    TilePlaces places[2];
+    find_tile(rows, source, first_tile(rows, task.split_begin), places[0]);
+    for (int64_t h = 0; h < heads; ++h) {
+      prefetch_tile(source, shape_, places[0], rows.kv_head + h);
+    }
+    for (int64_t h = 0; h < heads; ++h) {
+      load_rows(blocks_[task.block + static_cast<size_t>(h)], s, h * rows.count);
+    }
+    for (int64_t r = 0; r < heads * rows.count; ++r) {
       clear_row(shape_, s.total.max[r], s.total.sum + r * 16, s.total.value + r * stride);
     }
+    int now = 0;
     for (int64_t split = task.split_begin; split < task.split_end; ++split) {
-      attend_split(block, source, split, s);
-      for (int64_t r = 0; r < block.count; ++r) {
+      now = attend_split(rows, heads, source, split, split + 1 < task.split_end, places, now, s);
+      for (int64_t r = 0; r < heads * rows.count; ++r) {
+        const RowBlock& block = blocks_[task.block + static_cast<size_t>(r / rows.count)];
         if (block.partials >= 0) {
-          float* out = partial(block, split, r);
+          float* out = partial(block, split, r % rows.count);
           out[0] = s.split.max[r];
           std::memcpy(out + 16, s.split.sum + r * 16, 64);
           std::memcpy(out + 32, s.split.value + r * stride, static_cast<size_t>(stride) * 4);
@@ -217,38 +252,49 @@ class Runner {
         }
       }
     }
-    if (block.partials < 0) finish(block, s);
+    for (int64_t h = 0; h < heads; ++h) {
+      const RowBlock& block = blocks_[task.block + static_cast<size_t>(h)];
+      if (block.partials < 0) finish(block, s, h * rows.count);
+    }
   }
 
-  void prefetch_first(const RowBlock& block, const TileSource& source, int64_t split) const {
-    const int64_t from = std::max(block.begin, split * rule::kSplitTokens);
-    const int64_t to = std::min(block.end, (split + 1) * rule::kSplitTokens);
-    const int64_t first = from / kTile * kTile;
-    prefetch_tile(source, shape_, first, static_cast<int>(from - first),
-                  static_cast<int>(std::min<int64_t>(to - first, kTile)));
+  // Where a block's part of a split starts, as the position of a tile.
+  int64_t first_tile(const RowBlock& block, int64_t split) const {
+    return std::max(block.begin, split * rule::kSplitTokens) / kTile * kTile;
+  }
+  void find_tile(const RowBlock& block, const TileSource& source, int64_t first,
+                 TilePlaces& places) const {
+    find_places(source, first, static_cast<int>(std::max(block.begin, first) - first),
+                static_cast<int>(std::min(block.end, first + kTile) - first), places);
   }
 
-  void attend_split(const RowBlock& block, const TileSource& source, int64_t split,
-                    Scratch& s) const {
-    for (int64_t r = 0; r < block.count; ++r) {
+  // places[now] is the first tile. Returns where the place of the next split's first tile is, if
+  // there is `more`.
+  int attend_split(const RowBlock& rows, int64_t heads, const TileSource& source, int64_t split,
+                   bool more, TilePlaces (&places)[2], int now, Scratch& s) const {
+    const auto count = static_cast<int>(rows.count);
+    for (int64_t r = 0; r < heads * rows.count; ++r) {
       clear_row(shape_, s.split.max[r], s.split.sum + r * 16,
                 s.split.value + r * shape_.v_stride());
     }
-    const int64_t from = std::max(block.begin, split * rule::kSplitTokens);
-    const int64_t to = std::min(block.end, (split + 1) * rule::kSplitTokens);
+    const int64_t to = std::min(rows.end, (split + 1) * rule::kSplitTokens);
     int row_begin = 0, row_end = 0;  // the rows that see some of the tile; both only grow
-    const int rows = static_cast<int>(block.count);
-    for (int64_t first = from / kTile * kTile; first < to; first += kTile) {
-      const auto begin = static_cast<int>(std::max(from, first) - first);
-      const auto end = static_cast<int>(std::min(to, first + kTile) - first);
-      load_tile(source, shape_, first, begin, end, block.end, s.tile);
-      while (row_begin < rows && s.position[row_begin] < first) ++row_begin;
-      while (row_end < rows &&
+    for (int64_t first = first_tile(rows, split); first < to; first += kTile, now ^= 1) {
+      const bool last = first + kTile >= to && !more;
+      if (!last) find_tile(rows, source, first + kTile, places[now ^ 1]);
+      while (row_begin < count && s.position[row_begin] < first) ++row_begin;
+      while (row_end < count &&
              rule::visible(s.position[row_end], problem_.math.window).begin < first + kTile) {
         ++row_end;
       }
-      attend_tile(shape_, problem_.math, s.tile, first, s.split, row_begin, row_end);
+      for (int64_t h = 0; h < heads; ++h) {
+        const auto at = static_cast<int>(h * rows.count);
+        const Ahead ahead{last ? nullptr : &places[now ^ 1], rows.kv_head, heads, h};
+        load_tile(source, shape_, places[now], ahead, rows.kv_head + h, s.tile);
+        attend_tile(shape_, problem_.math, s.tile, first, s.split, at + row_begin, at + row_end);
+      }
     }
+    return now;
   }
 
   void join(const RowBlock& block, Scratch& s) const {
@@ -261,17 +307,20 @@ class Runner {
                   part + 16, part + 32);
       }
     }
-    finish(block, s);
+    finish(block, s, 0);
   }
 
-  void finish(const RowBlock& block, const Scratch& s) const {
+  // From rows [at, at + block.count) of the scratch.
+  void finish(const RowBlock& block, const Scratch& s, int64_t at) const {
     for (int64_t r = 0; r < block.count; ++r) {
       void* out = row_of(problem_.out, block, r);
       const bool bf16 = problem_.out.type == DType::bf16;
       float* const lse =
           problem_.lse ? static_cast<float*>(row_of(problem_.lse, block, r)) : nullptr;
-      finish_row(shape_, s.total.max[r], s.total.sum + r * 16,
-                 s.total.value + r * shape_.v_stride(), bf16 ? nullptr : static_cast<float*>(out),
+      const int64_t from = at + r;
+      finish_row(shape_, s.total.max[from], s.total.sum + from * 16,
+                 s.total.value + from * shape_.v_stride(),
+                 bf16 ? nullptr : static_cast<float*>(out),
                  bf16 ? static_cast<uint16_t*>(out) : nullptr, lse);
     }
   }
@@ -290,10 +339,6 @@ class Runner {
   }
   TileSource source_of(const RowBlock& block) const {
     TileSource source = problem_.source;
-    source.k += block.kv_head * problem_.k_head;
-    if (source.v) source.v += block.kv_head * problem_.v_head;
-    if (source.k_scale) source.k_scale += block.kv_head * problem_.scale_head;
-    if (source.v_scale) source.v_scale += block.kv_head * problem_.scale_head;
     const Tensor& table = problem_.batch->block_table;
     source.blocks = table.as<const int32_t>() + block.sequence * table.strides[0];
     return source;
@@ -302,7 +347,7 @@ class Runner {
   const KernelContext& context_;
   const Problem& problem_;
   const TileShape& shape_;
-  int64_t block_rows_ = 0;
+  int64_t block_rows_ = 0, task_rows_ = 0;  // the most rows of a block, and of a task
   std::vector<RowBlock> blocks_;
   std::vector<Task> tasks_;
   int64_t partials_ = 0;

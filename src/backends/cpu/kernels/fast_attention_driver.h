@@ -21,9 +21,8 @@ struct Problem {
   Tensor out;   // [T, heads, v_dims]
   Tensor lse;   // f32 [T, heads], or absent
 
-  TileSource source;  // of KV head 0; its `blocks` is set for every sequence
+  TileSource source;  // its `blocks` is set for every sequence
   int64_t blocks = 0;
-  int64_t k_head = 0, v_head = 0, scale_head = 0;  // from one KV head to the next
   const ops::Batch* batch = nullptr;
 };
 

@@ -102,33 +102,5 @@ OCTET_AVX512_INLINE void transpose16(__m512i (&r)[16]) {
   }
 }
 
-// The same from memory, rows `stride` bytes apart: 16-byte pieces of rows 0, 4, 8 and 12, then
-// those of 1, 5, 9 and 13, ... are put together by loads, so that half of the shuffles are left.
-OCTET_AVX512_INLINE void load_transposed16(const void* from, int64_t stride, __m512i (&r)[16]) {
-  const auto* p = static_cast<const char*>(from);
-#pragma GCC unroll 4
-  for (int c = 0; c < 4; ++c, p += 16) {
-    __m512i t[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      const auto piece = [p, stride, i](int row) {
-        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + (row + i) * stride));
-      };
-      t[i] = _mm512_zextsi128_si512(piece(0));
-      t[i] = _mm512_mask_broadcast_i32x4(t[i], 0x00F0, piece(4));
-      t[i] = _mm512_mask_broadcast_i32x4(t[i], 0x0F00, piece(8));
-      t[i] = _mm512_mask_broadcast_i32x4(t[i], 0xF000, piece(12));
-    }
-    const __m512i low01 = _mm512_unpacklo_epi32(t[0], t[1]);
-    const __m512i high01 = _mm512_unpackhi_epi32(t[0], t[1]);
-    const __m512i low23 = _mm512_unpacklo_epi32(t[2], t[3]);
-    const __m512i high23 = _mm512_unpackhi_epi32(t[2], t[3]);
-    r[4 * c] = _mm512_unpacklo_epi64(low01, low23);
-    r[4 * c + 1] = _mm512_unpackhi_epi64(low01, low23);
-    r[4 * c + 2] = _mm512_unpacklo_epi64(high01, high23);
-    r[4 * c + 3] = _mm512_unpackhi_epi64(high01, high23);
-  }
-}
-
 }  // namespace octet::cpu::simd
 #endif  // __x86_64__

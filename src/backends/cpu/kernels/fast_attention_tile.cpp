@@ -13,10 +13,10 @@ size_t aligned(size_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-// Bytes of V, before which other parts pass through the same memory, a row of BF16 values a token.
+using RowAddresses = std::array<const std::byte*, kTile>;
+
 size_t row_bytes(const TileShape& shape) {
-  const int dims = std::max({shape.padded_k(), shape.padded_rope(), shape.v_stride()});
-  return static_cast<size_t>(kTile) * static_cast<size_t>(dims) * (shape.wide ? 4 : 2);
+  return static_cast<size_t>(kTile) * static_cast<size_t>(shape.v_stride()) * (shape.wide ? 4 : 2);
 }
 
 // Bytes of K or rope, transposed.
@@ -56,18 +56,20 @@ Tile Tile::place(const TileShape& shape, std::byte* memory) {
 #if defined(__x86_64__)
 namespace {
 
-constexpr int kBatch = 8;  // tokens whose codes are loaded before the first is converted
+constexpr int kBatch = 8;   // tokens whose V is loaded before the first is converted
+constexpr int kLanes = 16;  // tokens that are transposed at once
+constexpr int kPiece = 16;  // bytes of K that are transposed at once
 
 // The least code without its sign that is no finite value.
 template <Code F>
 constexpr uint8_t kNotFinite = F == Code::e4m3 ? 0x7F : 0x7C;
 
-// `dims` codes of up to kBatch tokens -> BF16 rows, `padded` (a multiple of 32) each, zero behind
-// `dims`. Returns whether all are finite. All loads come before the stores: a load that a store
-// still in flight seems to overlap (it compares 12 bits of the address) waits for it, and then
-// cache misses queue up one behind another.
+// `dims` codes, `offset` bytes into each of kBatch rows -> BF16 rows, `padded` (a multiple of 32)
+// each, zero behind `dims`. Returns whether all are finite. All loads come before the stores: a
+// load that a store still in flight seems to overlap (it compares 12 bits of the address) waits for
+// it, and then cache misses queue up one behind another.
 template <Code F>
-OCTET_AVX512 bool widen_codes(const uint8_t* const* tokens, int count, int dims, int padded,
+OCTET_AVX512 bool widen_codes(const std::byte* const* rows, int64_t offset, int dims, int padded,
                               uint16_t* out) {
   const simd::Fp8Table table = simd::load_fp8_table<F>();
   const __m512i order = simd::in_order();
@@ -77,11 +79,10 @@ OCTET_AVX512 bool widen_codes(const uint8_t* const* tokens, int count, int dims,
     __m512i codes[kBatch];
 #pragma GCC unroll 8
     for (int t = 0; t < kBatch; ++t) {
-      codes[t] = _mm512_maskz_loadu_epi8(mask, tokens[t < count ? t : 0] + d);
+      codes[t] = _mm512_maskz_loadu_epi8(mask, rows[t] + offset + d);
     }
 #pragma GCC unroll 8
     for (int t = 0; t < kBatch; ++t) {
-      if (t >= count) break;
       most = _mm512_max_epu8(most, _mm512_andnot_si512(table.sign, codes[t]));
       __m512i first, second;
       simd::decode_fp8(table, _mm512_permutexvar_epi64(order, codes[t]), first, second);
@@ -93,48 +94,124 @@ OCTET_AVX512 bool widen_codes(const uint8_t* const* tokens, int count, int dims,
   return _mm512_cmpge_epu8_mask(most, limit) == 0;
 }
 
-OCTET_AVX512 bool copy_bf16(const uint16_t* in, int dims, int padded, uint16_t* out) {
+OCTET_AVX512 bool copy_bf16(const std::byte* const* rows, int64_t offset, int dims, int padded,
+                            uint16_t* out) {
   const __m512i magnitude = _mm512_set1_epi16(0x7FFF);
   __m512i most = _mm512_setzero_si512();
   for (int d = 0; d < padded; d += 32) {
     const auto mask = static_cast<__mmask32>(simd::first_lanes(dims - d, 32));
-    const __m512i x = _mm512_maskz_loadu_epi16(mask, in + d);
-    most = _mm512_max_epu16(most, _mm512_and_si512(x, magnitude));
-    _mm512_store_si512(out + d, x);
+    __m512i x[kBatch];
+#pragma GCC unroll 8
+    for (int t = 0; t < kBatch; ++t) {
+      x[t] = _mm512_maskz_loadu_epi16(mask, rows[t] + offset + 2 * d);
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < kBatch; ++t) {
+      most = _mm512_max_epu16(most, _mm512_and_si512(x[t], magnitude));
+      _mm512_store_si512(out + t * padded + d, x[t]);
+    }
   }
   return _mm512_cmpge_epu16_mask(most, _mm512_set1_epi16(0x7F80)) == 0;
 }
 
-// BF16 rows [64][padded] -> [padded / 2][64 tokens] two dims, for the groups of 16 tokens that hold
-// any of [begin, end).
-OCTET_AVX512 void transpose_bf16(const uint16_t* rows, int padded, int begin, int end,
-                                 uint32_t* out) {
-  for (int t = begin / 16 * 16; t < end; t += 16) {
-    for (int d = 0; d < padded; d += 32) {
-      __m512i r[16];
-      simd::load_transposed16(rows + t * padded + d, 2 * padded, r);
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) _mm512_store_si512(out + (d / 2 + i) * kTile + t, r[i]);
-    }
+// A piece of K of 16 tokens, transposed: register i holds bytes 4i .. 4i + 3 of all of them.
+OCTET_AVX512_INLINE void load_piece(const std::byte* const* rows, int64_t offset, __m512i (&r)[4]) {
+  __m512i t[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const auto piece = [rows, offset, i](int row) {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[row + i] + offset));
+    };
+    t[i] = _mm512_zextsi128_si512(piece(0));
+    t[i] = _mm512_mask_broadcast_i32x4(t[i], 0x00F0, piece(4));
+    t[i] = _mm512_mask_broadcast_i32x4(t[i], 0x0F00, piece(8));
+    t[i] = _mm512_mask_broadcast_i32x4(t[i], 0xF000, piece(12));
   }
+  const __m512i low01 = _mm512_unpacklo_epi32(t[0], t[1]);
+  const __m512i high01 = _mm512_unpackhi_epi32(t[0], t[1]);
+  const __m512i low23 = _mm512_unpacklo_epi32(t[2], t[3]);
+  const __m512i high23 = _mm512_unpackhi_epi32(t[2], t[3]);
+  r[0] = _mm512_unpacklo_epi64(low01, low23);
+  r[1] = _mm512_unpackhi_epi64(low01, low23);
+  r[2] = _mm512_unpacklo_epi64(high01, high23);
+  r[3] = _mm512_unpackhi_epi64(high01, high23);
 }
 
-// FP32 rows, which lie in the cache itself, -> [padded][64 tokens].
-OCTET_AVX512 void transpose_f32(const float* const* rows, int dims, int begin, int end,
-                                float* out) {
-  for (int t = begin / 16 * 16; t < end; t += 16) {
-    for (int d = 0; d < dims; d += 16) {
-      const auto mask = static_cast<__mmask16>(simd::first_lanes(dims - d, 16));
-      __m512i r[16];
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) {
-        const bool loaded = t + i >= begin && t + i < end;
-        r[i] = loaded ? _mm512_maskz_loadu_epi32(mask, rows[t + i] + d) : _mm512_setzero_si512();
-      }
-      simd::transpose16(r);
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) _mm512_store_si512(out + (d + i) * kTile + t, r[i]);
+// Four codes a lane -> two elements of two BF16 values: codes 0 and 2, then 1 and 3.
+OCTET_AVX512_INLINE void decode_lanes(const simd::Fp8Table& table, __m512i codes, __m512i& first,
+                                      __m512i& second) {
+  const __m512i even = _mm512_set1_epi32(0x00FF00FF);
+  const __m512i low = _mm512_permutex2var_epi8(table.low0, codes, table.low1);
+  const __m512i magnitude = _mm512_permutex2var_epi8(table.high0, codes, table.high1);
+  const __m512i high = _mm512_ternarylogic_epi32(magnitude, codes, table.sign, 0xF8);  // a | b & c
+  // even ? low bytes : high bytes
+  first = _mm512_ternarylogic_epi32(even, low, _mm512_slli_epi16(high, 8), 0xCA);
+  second = _mm512_ternarylogic_epi32(even, _mm512_srli_epi16(low, 8), high, 0xCA);
+}
+
+// A piece of K, its 16 bytes as decoded elements [8][64 tokens] (codes) or [4][64 tokens] (BF16).
+struct Bf16Piece {
+  static constexpr int elements = 4;
+  OCTET_AVX512_INLINE static Bf16Piece make() { return {}; }
+  OCTET_AVX512_INLINE void store(const __m512i (&r)[4], uint32_t* out) const {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) _mm512_store_si512(out + i * kTile, r[i]);
+  }
+};
+template <Code F>
+struct CodePiece {
+  static constexpr int elements = 8;
+  simd::Fp8Table table;
+  OCTET_AVX512_INLINE static CodePiece make() { return {simd::load_fp8_table<F>()}; }
+  OCTET_AVX512_INLINE void store(const __m512i (&r)[4], uint32_t* out) const {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      __m512i first, second;
+      decode_lanes(table, r[i], first, second);
+      _mm512_store_si512(out + 2 * i * kTile, first);
+      _mm512_store_si512(out + (2 * i + 1) * kTile, second);
     }
+  }
+};
+
+// `bytes` of each of 16 rows -> [elements][64 tokens], zero behind the last value.
+template <class Piece>
+OCTET_AVX512 void transpose_rows(const std::byte* const* rows, int64_t offset, int bytes,
+                                 int padded, uint32_t* out) {
+  const Piece piece = Piece::make();
+  __m512i r[4];
+  const int whole = bytes / kPiece * kPiece;
+  uint32_t* const end = out + padded / 2 * kTile;
+  for (int b = 0; b < whole; b += kPiece, out += Piece::elements * kTile) {
+    load_piece(rows, offset + b, r);
+    piece.store(r, out);
+  }
+  if (whole < bytes) {
+    std::array<std::byte, kLanes * kPiece> copy{};
+    std::array<const std::byte*, kLanes> copied{};
+    for (size_t i = 0; i < kLanes; ++i) {
+      copied[i] = copy.data() + i * kPiece;
+      std::memcpy(copy.data() + i * kPiece, rows[i] + offset + whole,
+                  static_cast<size_t>(bytes - whole));
+    }
+    load_piece(copied.data(), 0, r);
+    piece.store(r, out);
+    out += Piece::elements * kTile;
+  }
+  for (; out < end; out += kTile) _mm512_store_si512(out, _mm512_setzero_si512());
+}
+
+// FP32 rows, which lie in the cache itself, -> [dims][64 tokens].
+OCTET_AVX512 void transpose_f32(const std::byte* const* rows, int64_t offset, int dims,
+                                float* out) {
+  for (int d = 0; d < dims; d += 16) {
+    const auto mask = static_cast<__mmask16>(simd::first_lanes(dims - d, 16));
+    __m512i r[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) r[i] = _mm512_maskz_loadu_epi32(mask, rows[i] + offset + 4 * d);
+    simd::transpose16(r);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) _mm512_store_si512(out + (d + i) * kTile, r[i]);
   }
 }
 
@@ -158,131 +235,99 @@ OCTET_AVX512 bool copy_f32(const float* in, int dims, int padded, float* out) {
   return bad == 0;
 }
 
-// Where the tokens of a tile lie: block and slot of each.
-struct Place {
-  int64_t block, slot;
-};
-using Places = std::array<Place, kTile>;
-
-void find_places(const TileSource& source, int64_t first, int begin, int end, Places& places) {
-  int64_t entry = (first + begin) / source.block_tokens;
-  int64_t slot = (first + begin) % source.block_tokens;
-  for (int t = begin; t < end; ++t) {
-    places[static_cast<size_t>(t)] = {source.blocks[entry], slot};
-    if (++slot == source.block_tokens) {
-      slot = 0;
-      ++entry;
-    }
-  }
-}
-
-// One part of the cache (K, V or rope): the addresses of its rows.
-struct Part {
-  const std::byte* data;
-  int64_t block, token;
-  const std::byte* at(const Place& place) const {
-    return data + place.block * block + place.slot * token;
-  }
-};
-
 // Inlined by force, as those of its callers that do nothing else: g++ takes a function that only
 // prefetches for one without effect, and drops its calls.
-__attribute__((always_inline)) inline void prefetch_bytes(const void* from, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) {
-    __builtin_prefetch(static_cast<const std::byte*>(from) + i);
-  }
+template <bool Far>
+__attribute__((always_inline)) inline void prefetch_bytes(const std::byte* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, Far ? 2 : 3);
 }
 
-// What is loaded now and what comes next: a row lies far from its neighbours (other KV heads are
-// between them), so the processor does not guess where the next tile is.
-struct Slots {
-  Places now{}, next{};
-  int begin = 0, end = 0;  // of now
-  int next_end = 0;        // next has slots [0, next_end)
+// One part of the cache (K, V or rope) of a KV head: where its rows are, and what is fetched ahead.
+struct Part {
+  const RowAddresses* rows;
+  int64_t offset;  // of the head
+  const Ahead* ahead;
+  const RowAddresses* next;  // null if there is none
+  int64_t next_offset, next_bytes;
 
-  __attribute__((always_inline)) void prefetch(const Part& part, int t, int64_t bytes) const {
-    if (t < next_end) prefetch_bytes(part.at(next[static_cast<size_t>(t)]), bytes);
+  static Part of(const RowAddresses TilePlaces::*rows, const TilePlaces& places, int64_t head,
+                 int64_t head_bytes, int64_t row_bytes, const Ahead& ahead) {
+    return {&(places.*rows),
+            head * head_bytes,
+            &ahead,
+            ahead.places ? &(ahead.places->*rows) : nullptr,
+            ahead.first * head_bytes,
+            (ahead.heads - 1) * head_bytes + row_bytes};
+  }
+  const std::byte* const* from(int t) const { return rows->data() + t; }
+  // Part `i` of `n` of what this head fetches. Where heads go together, theirs comes before the
+  // next tile is due, and would drive this one out of L1.
+  __attribute__((always_inline)) void prefetch(int i, int n) const {
+    if (!next) return;
+    const int64_t parts = ahead->heads * n, part = ahead->turn * n + i;
+    for (int64_t t = part * kTile / parts; t < (part + 1) * kTile / parts; ++t) {
+      const std::byte* const row = (*next)[static_cast<size_t>(t)] + next_offset;
+      ahead->heads > 1 ? prefetch_bytes<true>(row, next_bytes)
+                       : prefetch_bytes<false>(row, next_bytes);
+    }
   }
 };
 
-// The scales of slots [begin, end), which lie together for the tokens of a block.
+// The scales of a tile, which lie together for the tokens of a block.
 __attribute__((always_inline)) inline void prefetch_scales(const TileSource& source,
                                                            const TileShape& shape,
-                                                           const Places& places, int begin,
-                                                           int end) {
+                                                           const TilePlaces& places) {
   if (!source.k_scale) return;
-  int64_t previous = -1;
-  for (int t = begin; t < end; ++t) {
-    const Place& place = places[static_cast<size_t>(t)];
-    if (place.block == previous) continue;
-    previous = place.block;
-    const int64_t bytes = 4 * (shape.groups + (source.block_tokens - 1) * source.scale_token);
-    prefetch_bytes(source.k_scale + place.block * source.k_scale_block, bytes);
-    if (!shape.mla) prefetch_bytes(source.v_scale + place.block * source.v_scale_block, bytes);
+  const int64_t bytes = 4 * (shape.groups + (source.block_tokens - 1) * source.scale_token);
+  for (int i = 0; i < places.count; ++i) {
+    const int64_t block = places.runs[static_cast<size_t>(i)].block;
+    const float* k = source.k_scale + block * source.k_scale_block;
+    prefetch_bytes<false>(reinterpret_cast<const std::byte*>(k), bytes);
+    if (shape.mla) continue;
+    const float* v = source.v_scale + block * source.v_scale_block;
+    prefetch_bytes<false>(reinterpret_cast<const std::byte*>(v), bytes);
   }
 }
 
-// Rows of 8-bit and 16-bit types as BF16. Returns whether all values are finite.
-bool widen_rows(const Part& part, DType type, int dims, int padded, const Slots& slots,
-                uint16_t* rows) {
-  const int64_t bytes = dims * static_cast<int64_t>(size_of(type));
-  bool finite = true;
-  for (int t = slots.begin; t < slots.end; t += kBatch) {
-    const int count = std::min(kBatch, slots.end - t);
-    std::array<const uint8_t*, kBatch> tokens{};
-    for (int i = 0; i < count; ++i) {
-      const int slot = t + i;
-      slots.prefetch(part, slot, bytes);
-      const std::byte* row = part.at(slots.now[static_cast<size_t>(slot)]);
-      tokens[static_cast<size_t>(i)] = reinterpret_cast<const uint8_t*>(row);
-      if (type == DType::bf16) {
-        const auto* values = reinterpret_cast<const uint16_t*>(row);
-        finite &= copy_bf16(values, dims, padded, rows + slot * padded);
-      }
-    }
-    uint16_t* out = rows + t * padded;
-    if (type == DType::e4m3) {
-      finite &= widen_codes<Code::e4m3>(tokens.data(), count, dims, padded, out);
-    } else if (type == DType::e5m2) {
-      finite &= widen_codes<Code::e5m2>(tokens.data(), count, dims, padded, out);
-    }
-  }
-  return finite;
-}
-
-// K (or rope) of `type`, transposed into `out`. `rows` keeps the BF16 rows where the type has them.
-// Returns whether these are finite.
-bool load_k(const Part& part, DType type, int dims, int padded, const Slots& slots, std::byte* rows,
+// K (or rope) of `type`, transposed into `out`.
+void load_k(const Part& part, DType type, int dims, int padded, int begin, int end,
             std::byte* out) {
-  if (type == DType::f32) {
-    std::array<const float*, kTile> addresses{};
-    for (int t = slots.begin; t < slots.end; ++t) {
-      const auto i = static_cast<size_t>(t);
-      slots.prefetch(part, t, int64_t{dims} * 4);
-      addresses[i] = reinterpret_cast<const float*>(part.at(slots.now[i]));
+  for (int t = begin / kLanes * kLanes; t < end; t += kLanes) {
+    part.prefetch(t / kLanes, kTile / kLanes);
+    const std::byte* const* rows = part.from(t);
+    auto* const to = reinterpret_cast<uint32_t*>(out) + t;
+    if (type == DType::f32) {
+      transpose_f32(rows, part.offset, dims, reinterpret_cast<float*>(to));
+    } else if (type == DType::e4m3) {
+      transpose_rows<CodePiece<Code::e4m3>>(rows, part.offset, dims, padded, to);
+    } else if (type == DType::e5m2) {
+      transpose_rows<CodePiece<Code::e5m2>>(rows, part.offset, dims, padded, to);
+    } else {
+      transpose_rows<Bf16Piece>(rows, part.offset, 2 * dims, padded, to);
     }
-    transpose_f32(addresses.data(), dims, slots.begin, slots.end, reinterpret_cast<float*>(out));
-    return true;
   }
-  auto* const narrow = reinterpret_cast<uint16_t*>(rows);
-  const bool finite = widen_rows(part, type, dims, padded, slots, narrow);
-  transpose_bf16(narrow, padded, slots.begin, slots.end, reinterpret_cast<uint32_t*>(out));
-  return finite;
 }
 
 // V as rows. Returns whether all of it is finite.
-bool load_v(const Part& part, DType type, const TileShape& shape, const Slots& slots,
-            std::byte* rows) {
-  const int padded = shape.v_stride();
-  if (type != DType::f32) {
-    return widen_rows(part, type, shape.v_dims, padded, slots, reinterpret_cast<uint16_t*>(rows));
-  }
+bool load_v(const Part& part, DType type, int dims, int padded, int begin, int end,
+            std::byte* out) {
   bool finite = true;
-  for (int t = slots.begin; t < slots.end; ++t) {
-    slots.prefetch(part, t, int64_t{shape.v_dims} * 4);
-    const std::byte* row = part.at(slots.now[static_cast<size_t>(t)]);
-    finite &= copy_f32(reinterpret_cast<const float*>(row), shape.v_dims, padded,
-                       reinterpret_cast<float*>(rows) + t * padded);
+  for (int t = begin / kBatch * kBatch; t < end; t += kBatch) {
+    part.prefetch(t / kBatch, kTile / kBatch);
+    const std::byte* const* rows = part.from(t);
+    uint16_t* const to = reinterpret_cast<uint16_t*>(out) + t * padded;
+    if (type == DType::f32) {
+      for (int i = 0; i < kBatch; ++i) {
+        finite &= copy_f32(reinterpret_cast<const float*>(rows[i] + part.offset), dims, padded,
+                           reinterpret_cast<float*>(out) + (t + i) * padded);
+      }
+    } else if (type == DType::e4m3) {
+      finite &= widen_codes<Code::e4m3>(rows, part.offset, dims, padded, to);
+    } else if (type == DType::e5m2) {
+      finite &= widen_codes<Code::e5m2>(rows, part.offset, dims, padded, to);
+    } else {
+      finite &= copy_bf16(rows, part.offset, dims, padded, to);
+    }
   }
   return finite;
 }
@@ -299,29 +344,44 @@ OCTET_AVX512 bool equal_scales(bool mla, const float* scales, int first, uint64_
   return differ == 0 && attention_rule::value_scale(scales[first], mla) == scales[first];
 }
 
-void load_scales(const TileSource& source, const TileShape& shape, const Slots& slots, Tile& tile) {
-  const auto fill = [&](const float* scales, int64_t block, float* out) {
-    const float* at = nullptr;
-    int64_t previous = -1;
-    for (int t = slots.begin; t < slots.end; ++t) {
-      const Place& place = slots.now[static_cast<size_t>(t)];
-      // GQA has one scale a block: most tokens take that of the token before.
-      if (scales && (source.scale_token != 0 || place.block != previous)) {
-        at = scales + place.block * block + place.slot * source.scale_token;
-        previous = place.block;
+// Fills [groups][64]; GQA has one scale a block.
+void fill_scales(const float* scales, int64_t block, int64_t token, int groups,
+                 const TilePlaces& places, float* out) {
+  for (int i = 0; i < places.count; ++i) {
+    const TilePlaces::Run& run = places.runs[static_cast<size_t>(i)];
+    if (!scales || token == 0) {
+      const float scale = scales ? scales[run.block * block] : 1.0f;
+      for (int g = 0; g < groups; ++g) {
+        std::fill(out + g * kTile + run.begin, out + g * kTile + run.end, scale);
       }
-      for (int g = 0; g < shape.groups; ++g) out[g * kTile + t] = at ? at[g] : 1.0f;
+      continue;
     }
+    const float* at = scales + run.block * block + run.slot * token;
+    for (int t = run.begin; t < run.end; ++t, at += token) {
+      for (int g = 0; g < groups; ++g) out[g * kTile + t] = at[g];
+    }
+  }
+}
+
+void load_scales(const TileSource& source, const TileShape& shape, const TilePlaces& places,
+                 int64_t head, Tile& tile) {
+  const auto fill = [&](const float* scales, int64_t block, float* out) {
+    if (scales) scales += head * source.scale_head;
+    fill_scales(scales, block, source.scale_token, shape.groups, places, out);
   };
   fill(source.k_scale, source.k_scale_block, tile.k_scale);
   if (!shape.mla) fill(source.v_scale, source.v_scale_block, tile.v_scale);
 
   const uint64_t loaded =
-      simd::first_lanes(slots.end, kTile) & ~simd::first_lanes(slots.begin, kTile);
+      simd::first_lanes(places.end, kTile) & ~simd::first_lanes(places.begin, kTile);
   tile.equal_scales = true;
   for (int g = 0; g < shape.groups; ++g) {
     const float* scales = tile.v_scale + g * kTile;
-    tile.equal_scales = tile.equal_scales && equal_scales(shape.mla, scales, slots.begin, loaded);
+    tile.factor[g] = scales[places.begin];  // its own S if all are equal
+    tile.equal_scales = tile.equal_scales && equal_scales(shape.mla, scales, places.begin, loaded);
+  }
+  for (int g = 0; !tile.equal_scales && g < shape.groups; ++g) {
+    const float* scales = tile.v_scale + g * kTile;
     tile.factor[g] = value_weights(shape.mla, scales, loaded, tile.weight + g * kTile);
   }
 }
@@ -341,53 +401,74 @@ OCTET_AVX512 float value_weights(bool mla, const float* scales, uint64_t mask, f
   return s;
 }
 
-void prefetch_tile(const TileSource& source, const TileShape& shape, int64_t first, int begin,
-                   int end) {
-  Places places;
-  find_places(source, first, begin, end, places);
-  prefetch_scales(source, shape, places, begin, end);
+void prefetch_tile(const TileSource& source, const TileShape& shape, const TilePlaces& places,
+                   int64_t head) {
+  prefetch_scales(source, shape, places);
   const auto size = static_cast<int64_t>(size_of(source.type));
   const auto rope_size = static_cast<int64_t>(size_of(source.rope_type));
-  for (int t = begin; t < end; ++t) {
-    const Place& place = places[static_cast<size_t>(t)];
-    const Part k{source.k, source.k_block, source.k_token};
-    const Part rope{source.rope, source.rope_block, source.rope_token};
-    const Part v{source.v, source.v_block, source.v_token};
-    prefetch_bytes(k.at(place), shape.k_dims * size);
-    if (rope.data) prefetch_bytes(rope.at(place), shape.rope_dims * rope_size);
-    if (v.data) prefetch_bytes(v.at(place), shape.v_dims * size);
+  for (int t = places.begin; t < places.end; ++t) {
+    const auto i = static_cast<size_t>(t);
+    prefetch_bytes<false>(places.k[i] + head * source.k_head, shape.k_dims * size);
+    if (source.rope) prefetch_bytes<false>(places.rope[i], shape.rope_dims * rope_size);
+    if (source.v) prefetch_bytes<false>(places.v[i] + head * source.v_head, shape.v_dims * size);
   }
 }
 
-void load_tile(const TileSource& source, const TileShape& shape, int64_t first, int begin, int end,
-               int64_t last, Tile& tile) {
-  Slots slots;
-  slots.begin = begin;
-  slots.end = end;
-  slots.next_end = static_cast<int>(std::clamp<int64_t>(last - first - kTile, 0, kTile));
-  find_places(source, first, begin, end, slots.now);
-  find_places(source, first + kTile, 0, slots.next_end, slots.next);
-  prefetch_scales(source, shape, slots.next, 0, slots.next_end);
-  load_scales(source, shape, slots, tile);
-
+void load_tile(const TileSource& source, const TileShape& shape, const TilePlaces& places,
+               const Ahead& ahead, int64_t head, Tile& tile) {
+  if (ahead.places && ahead.turn == 0) prefetch_scales(source, shape, *ahead.places);
+  load_scales(source, shape, places, head, tile);
+  const auto size = static_cast<int64_t>(size_of(source.type));
   if (shape.rope_dims > 0) {
-    load_k({source.rope, source.rope_block, source.rope_token}, source.rope_type, shape.rope_dims,
-           shape.padded_rope(), slots, tile.v, tile.rope);
+    const auto bytes = shape.rope_dims * static_cast<int64_t>(size_of(source.rope_type));
+    load_k(Part::of(&TilePlaces::rope, places, head, 0, bytes, ahead), source.rope_type,
+           shape.rope_dims, shape.padded_rope(), places.begin, places.end, tile.rope);
   }
-  const Part k{source.k, source.k_block, source.k_token};
-  tile.finite_v = load_k(k, source.type, shape.k_dims, shape.padded_k(), slots, tile.v, tile.k);
-  // MLA's V is K, whose BF16 rows are there already.
-  if (shape.mla && source.type != DType::f32) return;
-  const Part v{source.v, source.v_block, source.v_token};
-  tile.finite_v = load_v(shape.mla ? k : v, source.type, shape, slots, tile.v);
+  const Part k = Part::of(&TilePlaces::k, places, head, source.k_head, shape.k_dims * size, ahead);
+  load_k(k, source.type, shape.k_dims, shape.padded_k(), places.begin, places.end, tile.k);
+  Part v = k;
+  v.next = nullptr;  // MLA's V is K, which is fetched already
+  if (!shape.mla) {
+    v = Part::of(&TilePlaces::v, places, head, source.v_head, shape.v_dims * size, ahead);
+  }
+  tile.finite_v =
+      load_v(v, source.type, shape.v_dims, shape.v_stride(), places.begin, places.end, tile.v);
 }
 
 #else
 float value_weights(bool, const float*, uint64_t, float*) {
   return 1.0f;
 }
-void prefetch_tile(const TileSource&, const TileShape&, int64_t, int, int) {}
-void load_tile(const TileSource&, const TileShape&, int64_t, int, int, int64_t, Tile&) {}
+void prefetch_tile(const TileSource&, const TileShape&, const TilePlaces&, int64_t) {}
+void load_tile(const TileSource&, const TileShape&, const TilePlaces&, const Ahead&, int64_t,
+               Tile&) {}
 #endif
+
+void find_places(const TileSource& source, int64_t first, int begin, int end, TilePlaces& places) {
+  places.begin = begin;
+  places.end = end;
+  places.count = 0;
+  int64_t entry = (first + begin) / source.block_tokens;
+  int64_t slot = (first + begin) % source.block_tokens;
+  for (int t = begin; t < end; slot = 0, ++entry) {
+    const int64_t block = source.blocks[entry];
+    const int last = static_cast<int>(std::min<int64_t>(end, t + source.block_tokens - slot));
+    places.runs[static_cast<size_t>(places.count++)] = {t, last, block, slot};
+    const auto fill = [&](const std::byte* part, int64_t block_bytes, int64_t token_bytes,
+                          RowAddresses& rows) {
+      if (!part) return;
+      const std::byte* row = part + block * block_bytes + slot * token_bytes;
+      for (int i = t; i < last; ++i, row += token_bytes) rows[static_cast<size_t>(i)] = row;
+    };
+    fill(source.k, source.k_block, source.k_token, places.k);
+    fill(source.v, source.v_block, source.v_token, places.v);
+    fill(source.rope, source.rope_block, source.rope_token, places.rope);
+    t = last;
+  }
+  for (RowAddresses* rows : {&places.k, &places.v, &places.rope}) {
+    std::fill_n(rows->begin(), begin, (*rows)[static_cast<size_t>(begin)]);
+    std::fill(rows->begin() + end, rows->end(), (*rows)[static_cast<size_t>(begin)]);
+  }
+}
 
 }  // namespace octet::cpu::attention

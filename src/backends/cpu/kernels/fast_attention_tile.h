@@ -3,12 +3,15 @@
 // (token, head) that share the tile then use it.
 //
 // Two BF16 values make one 32-bit element, and the inner loops take it apart into two FP32 values
-// by a shift and a mask: half the memory of FP32, so that a tile stays in L1. They multiply in
+// by a shift and a mask: half the memory of FP32, so that a tile stays in L1. In K these are dims
+// 2i and 2i + 1; where K is codes they are 4i and 4i + 2, then 4i + 1 and 4i + 3, as codes come
+// apart in place of being moved (order_query puts q into that order). They multiply in
 // FP32: processors whose BF16 dot product runs at half the rate of the FP32 multiply-add or less
 // (Sapphire and Emerald Rapids, as measured) are faster that way. A cache in FP32 ("wide") stays
 // FP32.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -30,19 +33,23 @@ struct TileShape {
   int groups = 1;
   bool mla = false;  // V is the first part of K, and its scales are folded into P
   bool wide = false, wide_rope = false;  // the cache is FP32
+  bool codes = false;                    // K is FP8
 
   int padded_k() const { return (k_dims + 31) / 32 * 32; }
+  // One behind the last dim that is multiplied: zeros fill up what comes apart together.
+  int end_k() const { return codes ? (k_dims + 3) / 4 * 4 : k_dims; }
   int padded_rope() const { return (rope_dims + 31) / 32 * 32; }
   // Of V and of what is summed of it. Every 32 dims are in the order 0, 2, ... 30, 1, 3, ... 31, in
   // which elements of two BF16 values come apart (in a wide tile, too).
   int v_stride() const { return (v_dims + 31) / 32 * 32; }
 };
 
-// Where one sequence's K and V of one head lie. Strides are in bytes for codes, in elements for
-// scales; absent scales are null and mean 1.
+// Where one sequence's K and V lie. Strides are in bytes for codes, in elements for scales; absent
+// scales are null and mean 1.
 struct TileSource {
   const std::byte *k = nullptr, *v = nullptr, *rope = nullptr;  // v unused for MLA
   int64_t k_block = 0, k_token = 0, v_block = 0, v_token = 0, rope_block = 0, rope_token = 0;
+  int64_t k_head = 0, v_head = 0, scale_head = 0;  // from one KV head to the next
   DType type = DType::bf16, rope_type = DType::bf16;
   const float *k_scale = nullptr, *v_scale = nullptr;
   int64_t k_scale_block = 0, v_scale_block = 0, scale_token = 0;  // scale_token: MLA only
@@ -70,14 +77,38 @@ struct Tile {
 // outside the mask). Needs AVX-512, as does load_tile.
 float value_weights(bool mla, const float* scales, uint64_t mask, float* weight);
 
-// Fetches what load_tile reads of slots [begin, end) of the tile that starts at position `first`:
-// for a task's first tile, as the others are fetched by the one before.
-void prefetch_tile(const TileSource& source, const TileShape& shape, int64_t first, int begin,
-                   int end);
+// Where the tokens of a tile lie, for all KV heads alike: the rows of head 0. Slots outside
+// [begin, end) have the address of one inside.
+struct TilePlaces {
+  int begin = 0, end = 0;
+  std::array<const std::byte*, kTile> k{}, v{}, rope{};
+  // Tokens of one block, of which GQA has one scale.
+  struct Run {
+    int begin, end;
+    int64_t block, slot;
+  };
+  std::array<Run, kTile> runs{};
+  int count = 0;  // of runs
+};
 
-// Loads slots [begin, end) of the tile that starts at position `first`; other slots keep what they
-// had, and no row may look at them. Positions up to `last` are loaded soon: they are fetched ahead.
-void load_tile(const TileSource& source, const TileShape& shape, int64_t first, int begin, int end,
-               int64_t last, Tile& tile);
+// Slots [begin, end), at least one, of the tile that starts at position `first`.
+void find_places(const TileSource& source, int64_t first, int begin, int end, TilePlaces& places);
+
+// Fetches what load_tile reads of a KV head: for a task's first tile, as the others are fetched by
+// the one before.
+void prefetch_tile(const TileSource& source, const TileShape& shape, const TilePlaces& places,
+                   int64_t head);
+
+// What is fetched while a tile is loaded: the next one, of which each of the heads [first, first +
+// heads) that go through a tile together fetches its share of the tokens, whole rows of all heads,
+// as those lie side by side.
+struct Ahead {
+  const TilePlaces* places = nullptr;  // null if there is no next tile
+  int64_t first = 0, heads = 1, turn = 0;
+};
+
+// Loads the slots of `places` of a KV head; no row may look at others.
+void load_tile(const TileSource& source, const TileShape& shape, const TilePlaces& places,
+               const Ahead& ahead, int64_t head, Tile& tile);
 
 }  // namespace octet::cpu::attention

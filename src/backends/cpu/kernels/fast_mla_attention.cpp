@@ -30,6 +30,7 @@ void attend(const KernelContext& context, const Tensor& q_latent, const Tensor& 
   shape.group_dims = static_cast<int>(std::min(lora, attention_rule::kLatentGroup));
   shape.groups = static_cast<int>((lora - 1) / attention_rule::kLatentGroup + 1);
   shape.wide = cache.latent.type == DType::f32;
+  shape.codes = is_fp8(cache.latent.type);
   shape.wide_rope = cache.rope.type == DType::f32;
   problem.math.scale = spec.scale * attention_rule::kLog2e;
   problem.math.window = spec.window;
