@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "base/mapped_file.h"
-#include "engine/capacity.h"
 
 namespace octet::cli {
 
@@ -40,11 +39,9 @@ eval::Subject subject_of(const OpenModel& open, ops::Backend& backend) {
 }
 
 std::string arithmetic_of(const OpenModel& open) {
-  const model::Model& model = open.model();
-  const auto kv = engine::kv_dtype(model, open.kv_type());
   return fmt::format("{}, KV cache {}{}, attention {}", name_of(open.load_options().compute),
-                     name_of(kv), open.unit_kv_scale() ? " unscaled" : "",
-                     model.fp8_attention() ? "fp8" : name_of(model.activation()));
+                     name_of(open.kv_dtype()), open.unit_kv_scale() ? " unscaled" : "",
+                     open.attention());
 }
 
 }  // namespace octet::cli

@@ -216,7 +216,7 @@ std::string summary(const OpenModel& open, const Facts& facts) {
       "{:.2f}M parameters; a decoded token reads {} of weights as stored; run as {}\n\n",
       c.architecture, c.layers, c.hidden, c.vocab, c.max_positions, positions(c),
       static_cast<double>(facts.parameters) * 1e-6, show_bytes(facts.bytes_per_token),
-      name_of(open.load_options().compute));
+      open.run_as());
 }
 
 OrderedJson json_of(const OpenModel& open, const Facts& facts) {
@@ -267,6 +267,9 @@ OrderedJson json_of(const OpenModel& open, const Facts& facts) {
           {"parameters", facts.parameters},
           {"bytes_per_token", facts.bytes_per_token},
           {"compute", name_of(open.load_options().compute)},
+          {"attention", open.attention()},
+          {"kv_cache", name_of(open.kv_dtype())},
+          {"run_as", open.run_as()},
           {"notices", facts.notices},
           {"findings", std::move(findings)},
           {"twin", std::move(twin)},

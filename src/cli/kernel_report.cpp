@@ -4,7 +4,6 @@
 
 #include "cli/name_patterns.h"
 #include "cli/output.h"
-#include "engine/capacity.h"
 #include "ops/kernel_table.h"
 
 namespace octet::cli {
@@ -18,7 +17,7 @@ struct Problem {
 
 ops::OpDesc describe_attention(const OpenModel& open) {
   const model::Model& model = open.model();
-  const DType cache = engine::kv_dtype(model, open.kv_type());
+  const DType cache = open.kv_dtype();
   ops::OpDesc desc;
   int32_t scaled = 0;
   if (const auto* gqa = std::get_if<model::Gqa>(&open.config().attention)) {

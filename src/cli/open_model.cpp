@@ -8,6 +8,7 @@
 #include "backends/cpu/cpu_backend.h"
 #include "base/log.h"
 #include "cli/cuda_device.h"
+#include "engine/capacity.h"
 #include "model/config_overrides.h"
 #include "model/gguf/checkpoint.h"
 #include "numerics/scheme.h"
@@ -62,6 +63,20 @@ model::Compute compute_of(const ModelOptions& options, const model::ModelConfig&
   if (!options.compute.empty()) return model::parse_compute(options.compute);
   const bool asked = !options.scheme.empty() && options.scheme != "none";
   return config.quant || asked ? model::Compute::fp8 : model::Compute::bf16;
+}
+
+// What config.json records stands for what no flag asks, under the arithmetic for which it was
+// recorded. A flag that does not go with what is recorded of the other wins over it.
+ModelOptions with_recorded(ModelOptions options, const model::ModelConfig& config) {
+  const model::RecordedArithmetic& recorded = config.recorded;
+  if (compute_of(options, config) != model::Compute::fp8) return options;
+  const bool fp8_attention_asked = options.attention == "fp8";
+  if (options.attention == "auto" && recorded.attention == "bf16") options.attention = "bf16";
+  const bool goes = !fp8_attention_asked || recorded.kv_cache_dtype != "bf16";
+  if (options.kv_cache_dtype == "auto" && !recorded.kv_cache_dtype.empty() && goes) {
+    options.kv_cache_dtype = recorded.kv_cache_dtype;
+  }
+  return options;
 }
 
 bool has_fp8_cache(const ModelOptions& options, model::Compute compute) {
@@ -226,10 +241,12 @@ void add_model_rows(OptionTable& table, ModelOptions& options, const std::string
   table.add(flag("policy"), &options.policy, "precisions of single roles or modules (JSON)",
             {.metavar = "FILE"});
   table.add(flag("attention"), &options.attention,
-            "arithmetic of attention; auto is fp8 where the arithmetic and the KV cache are",
+            "arithmetic of attention; auto is what the checkpoint records, or else fp8 where the "
+            "arithmetic and the KV cache are",
             {.choices = {"auto", "fp8", "bf16"}});
   table.add(flag("kv-cache-dtype"), &options.kv_cache_dtype,
-            "type of the KV cache; auto follows the arithmetic",
+            "type of the KV cache; auto is what the checkpoint records, or else follows the "
+            "arithmetic",
             {.choices = {"auto", "fp32", "bf16", "fp8", "fp8_e4m3", "fp8_e5m2"}});
   table.add(flag("kv-scale"), &options.kv_scale,
             "unit leaves an FP8 latent unscaled, to measure what scales are worth",
@@ -277,9 +294,12 @@ std::unique_ptr<ops::Backend> open_backend(const BackendOptions& options) {
 OpenModel::OpenModel(const ModelOptions& options)
     : options_(with_one_scheme(options)),
       config_(config_of(options_)),
-      random_(make_random(options_, config_)),
-      load_(load_options_of(options_, config_)),
-      kv_type_(model::parse_kv_type(options.kv_cache_dtype)) {
+      attention_asked_(options.attention != "auto"),
+      kv_asked_(options.kv_cache_dtype != "auto"),
+      random_(make_random(options_, config_)) {
+  options_ = with_recorded(std::move(options_), config_);
+  load_ = load_options_of(options_, config_);
+  kv_type_ = model::parse_kv_type(options_.kv_cache_dtype);
   source_ = random_ ? random_ : open_checkpoint(options);
   if (options.max_model_len > config_.max_positions) {
     throw Error({.what = "the model was not made for such long sequences",
@@ -289,6 +309,29 @@ OpenModel::OpenModel(const ModelOptions& options)
   }
   config_.rope.length = max_model_len();
   tokenizer_ = open_tokenizer(options.path);
+}
+
+DType OpenModel::kv_dtype() const {
+  const bool fp8 = load_.compute == model::Compute::fp8 && load_.fp8_attention;
+  const DType activation = load_.compute == model::Compute::fp32 ? DType::f32 : DType::bf16;
+  return engine::kv_dtype(kv_type_, fp8, activation);
+}
+
+std::string_view OpenModel::attention() const {
+  if (load_.compute == model::Compute::fp8) return load_.fp8_attention ? "fp8" : "bf16";
+  return name_of(load_.compute);
+}
+
+std::string OpenModel::run_as() const {
+  const bool fp8 = load_.compute == model::Compute::fp8;
+  const auto origin = [&](bool asked, const std::string& recorded, const std::string& in_force) {
+    if (asked) return "as asked";
+    return fp8 && !recorded.empty() && recorded == in_force ? "recorded in config.json" : "default";
+  };
+  return fmt::format(
+      "{}, KV cache {} ({}), attention {} ({})", name_of(load_.compute), name_of(kv_dtype()),
+      origin(kv_asked_, config_.recorded.kv_cache_dtype, options_.kv_cache_dtype), attention(),
+      origin(attention_asked_, config_.recorded.attention, std::string(attention())));
 }
 
 int64_t OpenModel::max_model_len() const {

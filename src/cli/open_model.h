@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/options.h"
@@ -73,6 +74,12 @@ class OpenModel {
   const model::LoadOptions& load_options() const { return load_; }
   model::KvType kv_type() const { return kv_type_; }
   bool unit_kv_scale() const { return options_.kv_scale == "unit"; }
+  DType kv_dtype() const;
+  // Its arithmetic: "fp8", "bf16" or "fp32".
+  std::string_view attention() const;
+  // What it runs as, and who says so: "fp8, KV cache e4m3 (as asked), attention bf16 (recorded in
+  // config.json)".
+  std::string run_as() const;
   // The longest sequence: --max-model-len, or what the model was made for.
   int64_t max_model_len() const;
 
@@ -96,8 +103,9 @@ class OpenModel {
   std::optional<text::Tokenizer> take_tokenizer() { return std::move(tokenizer_); }
 
  private:
-  ModelOptions options_;
+  ModelOptions options_;  // where they are "auto", what config.json records stands in their place
   model::ModelConfig config_;
+  bool attention_asked_, kv_asked_;  // by flags
   std::shared_ptr<const model::WeightSource> source_;
   std::shared_ptr<model::RandomWeights> random_;  // the source, if there is no checkpoint
   model::LoadOptions load_;

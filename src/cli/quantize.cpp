@@ -26,6 +26,7 @@ struct QuantizeFlags {
   double damping = 0.01;
   std::string calibration_file;
   std::optional<std::string> kv_scale_method, kv_scale_granularity, input_scale_method;
+  std::optional<std::string> attention, kv_cache_dtype;
   bool any_calibration = false;
   bool overwrite = false, allow_nonfinite = false;
   double max_shard_gb = 5;
@@ -79,6 +80,13 @@ OptionTable table_of(QuantizeFlags& o) {
   table.add("--input-scale-method", &o.input_scale_method, "the same for inputs",
             {.choices = methods});
   table.add("--any-calibration", &o.any_calibration, "take a calibration of another model");
+  table.group("Recorded in config.json, for all who open the checkpoint without these flags");
+  table.add("--attention", &o.attention,
+            "the arithmetic of attention that you measured and found right",
+            {.choices = {"fp8", "bf16"}});
+  table.add("--kv-cache-dtype", &o.kv_cache_dtype,
+            "the type of the KV cache; where it is not recorded it follows attention's arithmetic",
+            {.choices = {"bf16", "fp8", "fp8_e4m3", "fp8_e5m2"}});
   table.group("Files");
   table.add("--overwrite", &o.overwrite, "replace the directory if it exists");
   table.add("--allow-nonfinite", &o.allow_nonfinite,
@@ -217,6 +225,8 @@ int run_quantize(Args args) {
                                    .overwrite = o.overwrite,
                                    .allow_nonfinite = o.allow_nonfinite,
                                    .shard_bytes = static_cast<int64_t>(o.max_shard_gb * 1e9)};
+  options.recorded = {.attention = o.attention.value_or(""),
+                      .kv_cache_dtype = o.kv_cache_dtype.value_or("")};
   if (!o.policy.empty()) options.policy = read_policy_file(o.policy);
   const bool compensated = o.rounding == "compensated";
   if (compensated != !o.calibration.source.empty()) {

@@ -286,7 +286,7 @@ int run_serve(Args args) {
   std::optional<Baseline> baseline;
   if (!o.baseline.path.empty()) baseline.emplace(o.baseline, open, o.backend);
   engine::Engine engine(model, *backend, o.engine);
-  log::info("{} on {}, memory:\n{}", o.server.served_name, backend->info().name,
+  log::info("{} on {}: {}; memory:\n{}", o.server.served_name, backend->info().name, open.run_as(),
             engine::to_string(engine.ledger()));
   server::ServedText text{open.tokenizer(), chat ? &*chat : nullptr, why_no_chat, kernels};
   if (chat) text.tools = tool_format(o, *chat);

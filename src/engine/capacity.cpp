@@ -94,7 +94,7 @@ int64_t kv_budget(const ops::BackendInfo& info, double utilization, const Ledger
                       "memory that is free"});
 }
 
-DType kv_dtype(const model::Model& model, model::KvType type) {
+DType kv_dtype(model::KvType type, bool fp8_attention, DType activation) {
   switch (type) {
     case model::KvType::fp32:
       return DType::f32;
@@ -107,13 +107,13 @@ DType kv_dtype(const model::Model& model, model::KvType type) {
     case model::KvType::automatic:
       break;
   }
-  return model.fp8_attention() ? DType::e4m3 : model.activation();
+  return fp8_attention ? DType::e4m3 : activation;
 }
 
 ops::KvLayout kv_layout_of(const model::Model& model, model::KvType type, int64_t block_tokens,
                            bool unit_scale) {
   model::KvOptions options;
-  options.type = kv_dtype(model, type);
+  options.type = kv_dtype(type, model.fp8_attention(), model.activation());
   options.activation = model.activation();
   options.block_tokens = block_tokens;
   // Stored scales are made for E4M3. E5M2 has range enough without them.

@@ -52,8 +52,9 @@ int64_t kv_blocks(const KvDemand& demand);
 // the KV cache). Error if that leaves nothing.
 int64_t kv_budget(const ops::BackendInfo& info, double utilization, const Ledger& rest);
 
-// The cache's element type under --kv-cache-dtype, for this model's arithmetic.
-DType kv_dtype(const model::Model& model, model::KvType type);
+// The cache's element type under --kv-cache-dtype, for attention in FP8 or not and activations of
+// that type.
+DType kv_dtype(model::KvType type, bool fp8_attention, DType activation);
 
 // The cache of a model of that type and block size, with fixed scales where the checkpoint brings
 // them. `unit_scale`: MLA's FP8 latent without scales, for comparison.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <initializer_list>
 
 #include "base/json.h"
 #include "base/mapped_file.h"
@@ -100,6 +101,35 @@ std::optional<QuantConfig> read_quantization(const JsonView& config) {
   return std::nullopt;
 }
 
+// One of `accepted`, or "" if it is absent.
+std::string read_choice(const JsonView& object, std::string_view key,
+                        std::initializer_list<std::string_view> accepted) {
+  if (!object.has(key)) return "";
+  auto value = object.get<std::string>(key);
+  if (std::ranges::find(accepted, value) != accepted.end()) return value;
+  object.refuse(key, "an unknown arithmetic is recorded",
+                fmt::format("{}", fmt::join(accepted, ", ")));
+}
+
+RecordedArithmetic read_recorded(const JsonView& config) {
+  const std::optional<JsonView> octet = config.find("octet");
+  if (!octet) return {};
+  for (const auto& [key, value] : octet->json().items()) {
+    if (key == "attention" || key == "kv_cache_dtype") continue;
+    octet->refuse(key, "this version does not know what is recorded here",
+                  "attention, kv_cache_dtype");
+  }
+  RecordedArithmetic recorded{
+      .attention = read_choice(*octet, "attention", {"fp8", "bf16"}),
+      .kv_cache_dtype =
+          read_choice(*octet, "kv_cache_dtype", {"bf16", "fp8", "fp8_e4m3", "fp8_e5m2"})};
+  if (recorded.attention == "fp8" && recorded.kv_cache_dtype == "bf16") {
+    octet->refuse("kv_cache_dtype", "FP8 attention reads an FP8 KV cache",
+                  "fp8, fp8_e4m3 or fp8_e5m2 beside \"attention\": \"fp8\"");
+  }
+  return recorded;
+}
+
 }  // namespace
 
 bool ModelConfig::is_moe_layer(int64_t layer) const {
@@ -124,6 +154,7 @@ ModelConfig parse_config(const std::string& text, const std::string& where,
   refuse_unsupported(config);
   family.read(config, model);
   model.quant = read_quantization(config);
+  model.recorded = read_recorded(config);
   return model;
 }
 

@@ -88,6 +88,14 @@ struct QuantConfig {
   std::vector<std::string> notes;    // what it says beside the format, for people
 };
 
+// "octet" of config.json, a member of Octet's own that other readers pass over: the arithmetic that
+// the checkpoint's maker measured and found right. It holds under FP8 arithmetic, where no flag
+// says otherwise: docs/NUMERICS.md.
+struct RecordedArithmetic {
+  std::string attention;       // "fp8" or "bf16"; "" = not recorded
+  std::string kv_cache_dtype;  // "bf16", "fp8", "fp8_e4m3" or "fp8_e5m2"; "" = not recorded
+};
+
 struct ModelConfig {
   Family family = Family::llama;
   std::string architecture;  // "DeepseekV3ForCausalLM"
@@ -105,6 +113,7 @@ struct ModelConfig {
   std::optional<int32_t> bos;
   std::vector<int32_t> eos;  // config.json and generation_config.json together
   std::optional<QuantConfig> quant;
+  RecordedArithmetic recorded;
 
   bool is_moe_layer(int64_t layer) const;
   // The sliding window of a layer in tokens, the query included: key j is visible to query i iff

@@ -13,12 +13,22 @@ namespace {
 constexpr const char* kFlag = "--hf-overrides";
 
 // Keys that a config.json may lack and that are read where they are there.
-constexpr std::string_view kOptional[] = {
-    "rope_parameters", "rope_scaling",        "rope_theta",
-    "head_dim",        "max_window_layers",   "original_max_position_embeddings",
-    "layer_types",     "num_key_value_heads", "partial_rotary_factor",
-    "sliding_window",  "tie_word_embeddings", "use_sliding_window",
-    "bos_token_id",    "eos_token_id",        "quantization_config"};
+constexpr std::string_view kOptional[] = {"rope_parameters",
+                                          "rope_scaling",
+                                          "rope_theta",
+                                          "head_dim",
+                                          "max_window_layers",
+                                          "original_max_position_embeddings",
+                                          "layer_types",
+                                          "num_key_value_heads",
+                                          "partial_rotary_factor",
+                                          "sliding_window",
+                                          "tie_word_embeddings",
+                                          "use_sliding_window",
+                                          "bos_token_id",
+                                          "eos_token_id",
+                                          "quantization_config",
+                                          "octet"};
 
 Json parse_object(const std::string& text, const char* flag) {
   Json json = parse_json(text, flag);

@@ -296,11 +296,25 @@ std::vector<model::PendingTensor> pending_tensors(const model::WeightSource& sou
   return pending;
 }
 
+// Over what the source recorded, member by member.
+void record(const model::RecordedArithmetic& recorded, OrderedJson& config) {
+  if (!recorded.attention.empty()) config["octet"]["attention"] = recorded.attention;
+  if (!recorded.kv_cache_dtype.empty()) config["octet"]["kv_cache_dtype"] = recorded.kv_cache_dtype;
+}
+
+// What is recorded is read back at once, before there is any work.
+void check_recorded(const QuantizeOptions& options) {
+  OrderedJson config = read_config_json(options.source);
+  record(options.recorded, config);
+  model::parse_config(dump_json(config), "the new config.json");
+}
+
 }  // namespace
 
 void check_quantize(const QuantizeOptions& options) {
   refuse_source(model::read_config(options.source), options);
   refuse_calibrated(options);
+  check_recorded(options);
   refuse_target(options.source, options.out, options.overwrite);
 }
 
@@ -349,6 +363,7 @@ QuantizeReport quantize_checkpoint(const QuantizeOptions& options,
   model::write_checkpoint(directory.path().string(), tensors, options.shard_bytes, progress);
   OrderedJson new_config = read_config_json(options.source);
   new_config["quantization_config"] = quant;
+  record(options.recorded, new_config);
   write_companions(options.source, new_config, directory.path());
   directory.commit();
 

@@ -33,6 +33,8 @@ struct QuantizeOptions {
   // the cache chooses its scales as it grows, and a scheme with fixed ones is refused.
   const Calibration* calibration = nullptr;
   ScaleChoice scales;
+  // Written into config.json, for whoever opens it without flags of his own.
+  model::RecordedArithmetic recorded;
 };
 
 struct QuantizedTensor {

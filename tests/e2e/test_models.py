@@ -84,5 +84,86 @@ class Quantization(unittest.TestCase):
             self.assertEqual(code, 2, err)
 
 
+class RecordedArithmetic(unittest.TestCase):
+    """What `octet quantize --attention` writes into config.json is what every verb takes, unless a
+    flag says otherwise."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.root = pathlib.Path(folder.name)
+        cls.plain, cls.recorded = cls.root / "plain", cls.root / "recorded"
+        for out, flags in ((cls.plain, ()), (cls.recorded, ("--attention", "bf16",
+                                                            "--kv-cache-dtype", "fp8"))):
+            code, _, err = harness.run("quantize", harness.MODEL, "--out", out, *flags)
+            assert code == 0, err
+
+    def config(self, model):
+        return json.loads((model / "config.json").read_text())
+
+    def answer(self, model, *flags):
+        code, out, err = harness.run("generate", model, "--prompt", "def f(x):", "--max-tokens", "8",
+                                     "--logprobs", "2", "--json", "-", *flags)
+        self.assertEqual(code, 0, err)
+        return json.loads(out)
+
+    def run_as(self, model, *flags):
+        code, out, err = harness.run("inspect", model, "--no-scan", "--json", "-", *flags)
+        self.assertEqual(code, 0, err)
+        return json.loads(out)["run_as"]
+
+    def test_the_file(self):
+        self.assertNotIn("octet", self.config(self.plain))
+        self.assertEqual(self.config(self.recorded)["octet"],
+                         {"attention": "bf16", "kv_cache_dtype": "fp8"})
+        rest = self.config(self.recorded)
+        del rest["octet"]
+        self.assertEqual(rest, self.config(self.plain))
+
+    def test_what_is_recorded_is_what_the_flags_would_do(self):
+        asked = ("--attention", "bf16", "--kv-cache-dtype", "fp8")
+        self.assertEqual(self.answer(self.recorded), self.answer(self.plain, *asked))
+        self.assertNotEqual(self.answer(self.recorded), self.answer(self.plain))
+
+    def test_a_flag_wins(self):
+        for flags in (("--attention", "fp8"), ("--attention", "bf16", "--kv-cache-dtype", "bf16"),
+                      ("--compute", "bf16")):
+            self.assertEqual(self.answer(self.recorded, *flags), self.answer(self.plain, *flags), flags)
+
+    def test_what_is_in_force_is_printed_with_its_origin(self):
+        recorded, default, asked = "(recorded in config.json)", "(default)", "(as asked)"
+        self.assertEqual(self.run_as(self.recorded),
+                         f"fp8, KV cache e4m3 {recorded}, attention bf16 {recorded}")
+        self.assertEqual(self.run_as(self.plain),
+                         f"fp8, KV cache e4m3 {default}, attention fp8 {default}")
+        self.assertEqual(self.run_as(self.recorded, "--attention", "fp8"),
+                         f"fp8, KV cache e4m3 {recorded}, attention fp8 {asked}")
+        self.assertEqual(self.run_as(self.recorded, "--compute", "bf16"),
+                         f"bf16, KV cache bf16 {default}, attention bf16 {default}")
+        server = harness.Server(model=str(self.recorded))
+        self.addCleanup(server.close)
+        self.assertIn(f"attention bf16 {recorded}", server.log())
+
+    def test_a_wrong_value_is_an_error(self):
+        model = self.root / "wrong"
+        model.mkdir()
+        for file in self.recorded.iterdir():
+            (model / file.name).symlink_to(file)
+        (model / "config.json").unlink()
+        for wrong in ("bf16", {"attention": "int4"}, {"attention": ["bf16"]}, {"speed": "high"},
+                      {"attention": "fp8", "kv_cache_dtype": "bf16"}):
+            (model / "config.json").write_text(json.dumps({**self.config(self.plain), "octet": wrong}))
+            for verb in (["inspect"], ["generate", "--prompt", "a"], ["serve", "--port", "0"]):
+                code, _, err = harness.run(verb[0], model, *verb[1:])
+                self.assertEqual(code, 2, err)
+                self.assertIn("$.octet", err)
+        code, _, err = harness.run("quantize", harness.MODEL, "--out", self.root / "no", "--attention",
+                                   "fp8", "--kv-cache-dtype", "bf16")
+        self.assertEqual(code, 2, err)
+        self.assertIn("FP8 attention", err)
+        self.assertFalse((self.root / "no").exists())
+
+
 if __name__ == "__main__":
     unittest.main()

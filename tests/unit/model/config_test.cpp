@@ -204,6 +204,28 @@ TEST(Config, ErrorsNameFileKeyValueAndWhatIsAccepted) {
   EXPECT_THAT(error_of([] { parse_config("{", "config.json"); }), HasSubstr("config.json, line 1"));
 }
 
+TEST(Config, WhatItsMakerRecordedOfTheArithmetic) {
+  Json json = llama();
+  EXPECT_EQ(parse(json).recorded.attention, "");
+  EXPECT_EQ(parse(json).recorded.kv_cache_dtype, "");
+  json["octet"] = {{"attention", "bf16"}, {"kv_cache_dtype", "fp8"}};
+  EXPECT_EQ(parse(json).recorded.attention, "bf16");
+  EXPECT_EQ(parse(json).recorded.kv_cache_dtype, "fp8");
+  json["octet"] = {{"attention", nullptr}};
+  EXPECT_EQ(parse(json).recorded.attention, "");
+  const auto fault = [&](Json recorded) { return fault_of(llama(), "octet", std::move(recorded)); };
+  EXPECT_THAT(fault("bf16"), AllOf(HasSubstr("$.octet"), HasSubstr("object")));
+  EXPECT_THAT(fault({{"attention", "int8"}}),
+              AllOf(HasSubstr("$.octet.attention"), HasSubstr("int8"), HasSubstr("fp8, bf16")));
+  EXPECT_THAT(fault({{"attention", ""}}), HasSubstr("$.octet.attention"));
+  EXPECT_THAT(fault({{"attention", 16}}), HasSubstr("$.octet.attention"));
+  EXPECT_THAT(fault({{"kv_cache_dtype", "auto"}}), HasSubstr("$.octet.kv_cache_dtype"));
+  EXPECT_THAT(fault({{"atention", "bf16"}}),
+              AllOf(HasSubstr("$.octet.atention"), HasSubstr("attention, kv_cache_dtype")));
+  EXPECT_THAT(fault({{"attention", "fp8"}, {"kv_cache_dtype", "bf16"}}),
+              HasSubstr("FP8 attention reads an FP8 KV cache"));
+}
+
 TEST(Config, Types) {
   Json json = llama();
   json.erase("torch_dtype");
