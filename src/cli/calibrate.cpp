@@ -13,6 +13,7 @@
 #include "cli/output.h"
 #include "cli/signals.h"
 #include "cli/verbs.h"
+#include "model/identity.h"
 #include "offline/calibration.h"
 
 namespace octet::cli {
@@ -123,7 +124,7 @@ int run_calibrate(Args args) {
   offline::Calibration calibration =
       go_on({.engine = OCTET_VERSION,
              .model = o.model,
-             .model_hash = offline::model_hash(run.open().source()),
+             .model_hash = model::identity_of(o.model),
              .data = o.text.source,
              .data_hash = hash_of_samples(run.samples()),
              .window = o.text.window,

@@ -7,9 +7,11 @@
 
 namespace octet::cli {
 
-// 16 hexadecimal digits of the model's files and of all options that change what it computes. The
-// configuration is read whole, of each weight file its size and a hundred samples of 4 KiB: two
-// checkpoints of one architecture differ in nearly all of them.
+// model::identity_of its files; of random weights, of their shape and seed.
+std::string identity_of(const ModelOptions& model);
+
+// 16 hexadecimal digits of the model's identity, of all options that change what it computes, and
+// of Octet's version.
 std::string fingerprint_of(const ModelOptions& model, const BackendOptions& device);
 
 }  // namespace octet::cli

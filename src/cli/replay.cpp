@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/progress.h"
-#include "cli/model_hash.h"
+#include "cli/fingerprint.h"
 #include "cli/open_model.h"
 #include "cli/output.h"
 #include "cli/request_log.h"
@@ -95,7 +95,7 @@ int64_t check(const std::vector<LoggedRequest>& requests, const OpenModel& open)
 
 // Whether a request was answered by other weights than those that are here.
 bool is_of_another(const std::vector<LoggedRequest>& requests, const ModelOptions& here) {
-  const std::string hash = model_hash(here);
+  const std::string hash = identity_of(here);
   return std::ranges::any_of(requests, [&](const LoggedRequest& request) {
     return !request.model_hash.empty() && request.model_hash != hash;
   });
@@ -266,8 +266,9 @@ int run_replay(Args args) {
     skipped.push_back({{"id", request.id}, {"why", request.not_replayable}});
   }
   if (other_model) {
-    text += fmt::format("the log is of another model than {}: its weights or config.json differ\n",
-                        printable(o.model.path));
+    text += fmt::format(
+        "the log is of another model than {}: its weights, configuration or tokenizer differ\n",
+        printable(o.model.path));
   }
   if (prints_text(o.json)) print(text + fmt::format("{} of {} equal\n", equal, all.size()));
   write_json(o.json, {{"replayed", all.size()},

@@ -20,7 +20,7 @@ struct LoggedChoice {
 
 struct LoggedRequest {
   std::string id, path, where;  // where: "FILE:LINE"
-  std::string model_hash;       // of the model that answered (model_hash.h); "" = not known
+  std::string model_hash;       // of the model that answered (fingerprint.h); "" = not known
   // Not empty: why it cannot be computed again from its line alone.
   std::string not_replayable;
   std::vector<LoggedChoice> choices;

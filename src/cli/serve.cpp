@@ -12,8 +12,8 @@
 #include "base/log.h"
 #include "cli/baseline.h"
 #include "cli/chat_model.h"
+#include "cli/fingerprint.h"
 #include "cli/kernel_report.h"
-#include "cli/model_hash.h"
 #include "cli/open_model.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
@@ -255,7 +255,7 @@ int run_serve(Args args) {
 
   if (o.server.served_name.empty()) o.server.served_name = directory_name(o.model.path);
   o.server.root = o.model.path;
-  if (!o.server.request_log.empty()) o.server.model_hash = model_hash(o.model);
+  if (!o.server.request_log.empty()) o.server.model_hash = identity_of(o.model);
   o.server.limits.read_timeout = std::chrono::seconds(o.request_timeout_s);
   o.server.limits.write_timeout = std::chrono::seconds(o.request_timeout_s);
   o.server.limits.body_bytes = static_cast<size_t>(o.max_request_bytes);

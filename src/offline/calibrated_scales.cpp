@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "base/error.h"
+#include "model/identity.h"
 
 namespace octet::offline {
 namespace {
@@ -26,7 +27,7 @@ std::vector<float> scales_of(const std::vector<Range>& heads, const ScaleChoice&
 
 }  // namespace
 
-void require_calibration_of(const Calibration& calibration, const model::WeightSource& source,
+void require_calibration_of(const Calibration& calibration, const std::string& path,
                             const ScaleChoice& choice) {
   if (calibration.samples < calibration.samples_in_all) {
     throw Error(
@@ -36,8 +37,9 @@ void require_calibration_of(const Calibration& calibration, const model::WeightS
          .accepted = "a finished calibration",
          .fix = "run `octet calibrate` again: it goes on where it was"});
   }
-  const std::string hash = model_hash(source);
-  if (choice.any_model || hash == calibration.model_hash) return;
+  if (choice.any_model) return;
+  const std::string hash = model::identity_of(path);
+  if (hash == calibration.model_hash) return;
   throw Error(
       {.what = "the calibration is of another model",
        .where = "--calibration-file",

@@ -18,9 +18,9 @@ struct ScaleChoice {
   bool any_model = false;    // take a calibration of another model
 };
 
-// Error if the calibration was interrupted, or is of another model than `source` and the choice
-// does not allow it.
-void require_calibration_of(const Calibration& calibration, const model::WeightSource& source,
+// Error if the calibration was interrupted, or is of another model than that at `path` and the
+// choice does not allow it.
+void require_calibration_of(const Calibration& calibration, const std::string& path,
                             const ScaleChoice& choice);
 
 // By tensor name, "model.layers.0.self_attn.k_scale" (conventions of compressed-tensors and

@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "base/hash.h"
 #include "model/binder.h"
 
 namespace octet::offline {
@@ -163,24 +162,6 @@ Calibration read_calibration(const std::filesystem::path& path) {
         .k = parts_of(one, "k"), .v = parts_of(one, "v"), .latent = parts_of(one, "latent")};
   }
   return c;
-}
-
-std::string model_hash(const model::WeightSource& source) {
-  std::vector<std::string> names = source.names();
-  std::ranges::sort(names);
-  Hash64 hash;
-  for (const std::string& name : names) {
-    const Tensor* const found = source.find(name, {});
-    hash.add(fmt::format("{} {}", name, name_of(found->type)));
-    for (int i = 0; i < found->shape.rank; ++i) hash.add(fmt::format(" {}", found->shape[i]));
-    const Tensor tensor = source.read(name, *found);
-    const auto* const data = tensor.as<const std::byte>();
-    const size_t bytes = tensor.bytes(), part = std::min<size_t>(bytes, 4096);
-    hash.add(std::span(data, part));
-    hash.add(std::span(data + bytes - part, part));
-    source.release(name);
-  }
-  return hash.hex();
 }
 
 void Calibrator::add_input(std::span<const ops::Linear* const> ws, const Tensor& x) {

@@ -47,10 +47,10 @@ struct CacheRange {
 };
 
 struct Calibration {
-  std::string engine;  // the version that made it
-  std::string model, model_hash;
-  std::string data, data_hash;  // the file, or "model"; of the tokens that were seen
-  int64_t window = 0;           // most tokens of a sample
+  std::string engine;             // the version that made it
+  std::string model, model_hash;  // its path, and model::identity_of it
+  std::string data, data_hash;    // the file, or "model"; of the tokens that were seen
+  int64_t window = 0;             // most tokens of a sample
   int64_t samples = 0, tokens = 0;
   int64_t samples_in_all = 0;                             // more than `samples`: interrupted
   std::map<std::string, InputRange, std::less<>> inputs;  // by the first module
@@ -65,10 +65,6 @@ struct Calibration {
 OrderedJson to_json(const Calibration& calibration);
 // Throws Error naming the file and the place in it.
 Calibration read_calibration(const std::filesystem::path& path);
-
-// Of names, types and shapes of all tensors and of the first and last 4 KiB of each one's values: a
-// checkpoint that was trained further, or is another one, has another.
-std::string model_hash(const model::WeightSource& source);
 
 // Adds what an ObservingBackend tells to a calibration.
 class Calibrator {

@@ -331,7 +331,7 @@ QuantizeReport quantize_checkpoint(const QuantizeOptions& options,
   OrderedJson quant = model::write_quant_config(plan.format, ignored);
   std::vector<model::PendingTensor> calibrated;
   if (options.calibration) {
-    require_calibration_of(*options.calibration, *source, options.scales);
+    require_calibration_of(*options.calibration, options.source, options.scales);
     calibrated = calibrated_tensors(config, plan, options);
     const bool cache = std::ranges::any_of(
         calibrated, [](const auto& tensor) { return tensor.name.ends_with(".k_scale"); });

@@ -12,6 +12,7 @@
 #include "backends/probe/observe.h"
 #include "engine/session.h"
 #include "model/binder.h"
+#include "model/identity.h"
 #include "model/model.h"
 #include "numerics/scheme.h"
 #include "offline/calibration.h"
@@ -83,7 +84,7 @@ Seen calibrate(const std::string& golden) {
   }
   seen.calibration.engine = "test";
   seen.calibration.model = folder;
-  seen.calibration.model_hash = offline::model_hash(*source);
+  seen.calibration.model_hash = model::identity_of(folder);
   seen.calibration.data = "numbers";
   seen.calibration.data_hash = "0";
   seen.calibration.window = kTokens;
