@@ -29,7 +29,7 @@ struct ServeOptions {
   BackendOptions backend;
   BaselineOptions baseline;
   server::ServerOptions server;
-  engine::EngineOptions engine;
+  engine::EngineOptions engine{.populate_memory = true};
   std::string port_file, chat_template;
   std::string generation_config = "auto", override_generation_config;
   std::string tool_call_parser = "auto";
@@ -113,6 +113,9 @@ OptionTable table_of(ServeOptions& o) {
   table.add("--block-size", &o.engine.block_tokens, "tokens of one block of the KV cache",
             {.least = 1, .most = 1024});
   add_memory_row(table, &o.engine.memory_utilization);
+  table.add("--populate-memory", &o.engine.populate_memory,
+            "on a CPU: make the memory of the KV cache and of activations resident right after the "
+            "start, so that it does not grow under load");
   table.add(
       "--record-events", &o.engine.record_events,
       "a file that receives what the scheduler is told and decides, token ids included, to be "

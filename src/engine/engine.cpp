@@ -78,6 +78,20 @@ constexpr bool kDebug = false;
 constexpr bool kDebug = true;
 #endif
 
+// Of what holds the tokens of all layers, if that is host memory.
+std::vector<std::span<std::byte>> host_memory_of(const model::KvStore& kv) {
+  std::vector<std::span<std::byte>> parts;
+  for (size_t i = 0; i < kv.layout().layers.size(); ++i) {
+    const auto layer = static_cast<int64_t>(i);
+    const ops::GqaCache& gqa = kv.gqa(layer);
+    const ops::MlaCache& mla = kv.mla(layer);
+    for (const Tensor* part : {&gqa.k, &gqa.v, &mla.latent, &mla.rope, &mla.latent_scale}) {
+      if (*part) parts.push_back(host_bytes(*part));
+    }
+  }
+  return parts;
+}
+
 }  // namespace
 
 Engine::Engine(const model::Model& model, ops::Backend& backend, const EngineOptions& options)
@@ -121,6 +135,11 @@ Engine::Engine(const model::Model& model, ops::Backend& backend, const EngineOpt
                                      device.launch_depth);
   runner_->prepare();
   kv_probe_ = std::make_unique<KvProbe>(backend, *kv_);
+  if (options.populate_memory) {
+    std::vector<std::span<std::byte>> parts = host_memory_of(*kv_);
+    parts.push_back(runner_->host_arena());
+    populator_ = std::make_unique<Populator>(std::move(parts));
+  }
   published_ = scheduler_->stats();
   last_step_ = Clock::now();
   thread_ = std::thread([this] { loop(); });

@@ -28,6 +28,7 @@
 #include "engine/kv_probe.h"
 #include "engine/runner.h"
 #include "sched/scheduler.h"
+#include "tensor/populate.h"
 
 namespace octet::engine {
 
@@ -48,7 +49,10 @@ struct EngineOptions {
   sched::Policy policy = sched::Policy::fcfs;
   int32_t max_scored_tokens = 128;  // prompt tokens scored in one step: rows of logits beside those
                                     // of max_num_seqs
-  std::string record_events;        // a file for the scheduler's events; empty = none
+  // Host memory of the KV cache and of activations is made resident in the background, so that the
+  // process does not grow as it is used. Where the system cannot, it grows to the same.
+  bool populate_memory = false;
+  std::string record_events;  // a file for the scheduler's events; empty = none
   int64_t record_events_bytes = 256 << 20;
   // For tests: the scheduler's invariants are checked after every step (debug builds always do it);
   // and every byte of a KV block that nobody uses is overwritten.
@@ -203,6 +207,7 @@ class Engine {
   std::unique_ptr<Runner> runner_;
   std::unique_ptr<EventRecorder> recorder_;
   std::unique_ptr<KvProbe> kv_probe_;
+  std::unique_ptr<Populator> populator_;  // of the memory of kv_ and runner_
   std::unique_ptr<sched::Scheduler> scheduler_;
   std::deque<sched::StepPlan> planned_;
   std::unordered_map<uint64_t, Live> live_;

@@ -7,6 +7,7 @@
 
 #include "engine/capacity.h"
 #include "engine/not_finite.h"
+#include "tensor/populate.h"
 
 namespace octet::engine {
 namespace {
@@ -58,7 +59,11 @@ Runner::Runner(const model::Model& model, ops::Backend& backend, const model::Kv
       kv_(kv),
       limits_(limits),
       max_logprobs_(max_logprobs),
-      arena_(backend.alloc(arena_bytes(model, kv.layout(), limits), "activations")),
+      arena_([&] {
+        Buffer memory = backend.alloc(arena_bytes(model, kv.layout(), limits), "activations");
+        host_arena_ = host_bytes(memory.tensor(DType::u8, {static_cast<int64_t>(memory.bytes())}));
+        return Arena(std::move(memory));
+      }()),
       batch_(backend, limits, depth),
       edits_(backend, limits, model.config().vocab, depth),
       results_(backend.alloc(result_bytes(limits.logits_rows, max_logprobs), "sampling results")),

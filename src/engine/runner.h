@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/error.h"
@@ -73,6 +74,9 @@ class Runner {
   // Waits for the oldest step in flight, and for no other. Fault if the device failed.
   StepOutput wait();
 
+  // Where activations lie, if that is host memory; else nothing.
+  std::span<std::byte> host_arena() const { return host_arena_; }
+
  private:
   // A step between launch and wait. Its results lie in `host`, packed (lay_out in runner.cpp).
   struct InFlight {
@@ -104,6 +108,7 @@ class Runner {
   const model::KvStore& kv_;
   StepLimits limits_;
   int32_t max_logprobs_;
+  std::span<std::byte> host_arena_;
   Arena arena_;
   BatchMemory batch_;
   EditMemory edits_;

@@ -40,6 +40,8 @@ class Server:
         self.log_file = open(os.path.join(self.folder.name, "log"), "w+b")
         command = [BINARY, "serve", model or MODEL, "--compute", "fp8", "--port", str(port),
                    "--port-file", port_file, *map(str, args)]
+        if "--populate-memory" not in args:  # many servers, each for a moment
+            command.append("--no-populate-memory")
         self.process = subprocess.Popen(command, stdout=self.log_file, stderr=self.log_file)
         deadline = time.monotonic() + 60
         while not os.path.exists(port_file):
@@ -49,6 +51,10 @@ class Server:
             time.sleep(0.02)
         self.port = int(pathlib.Path(port_file).read_text())
         self.url = f"http://127.0.0.1:{self.port}"
+
+    def name(self):
+        """What it calls its model."""
+        return json.loads(self.request("GET", "/v1/models")[2])["data"][0]["id"]
 
     def log(self):
         return pathlib.Path(self.log_file.name).read_text(errors="replace")

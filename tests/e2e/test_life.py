@@ -20,6 +20,12 @@ def start_stream(server, **fields):
     return connection
 
 
+def resident_mib(server):
+    """Of its own; pages of mapped files come as they are read."""
+    status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(status.split("RssAnon:")[1].split()[0]) / 1024
+
+
 class Life(unittest.TestCase):
     def serve(self, *args, **options):
         server = harness.Server(*args, **options)
@@ -36,6 +42,22 @@ class Life(unittest.TestCase):
             self.assertLess(time.monotonic() - begin, 2)
             idle.close()
             self.assertIn(f"http://127.0.0.1:{server.port}/v1", server.log())
+
+    def test_memory_is_there_from_the_start(self):
+        pool = 8
+        server = self.serve("--populate-memory", "--kv-cache-memory", pool << 20, "--max-model-len", 1024)
+        deadline = time.monotonic() + 30
+        before, now = 0, resident_mib(server)
+        while now > before and time.monotonic() < deadline:
+            time.sleep(0.5)
+            before, now = now, resident_mib(server)
+        client = server.client()
+        for first in range(0, 7200, 900):  # more tokens than the pool holds
+            client.completions.create(model="octet-demo", prompt=list(range(first, first + 900)),
+                                      max_tokens=2, extra_body={"ignore_eos": True})
+            if first == 0:  # what kernels keep for a full step is there, too
+                before = resident_mib(server)
+        self.assertLess(resident_mib(server) - before, pool / 4)
 
     def test_sigterm_during_streams(self):
         server = self.serve("--shutdown-grace", 1)
