@@ -49,13 +49,20 @@ Ids encode_one(const PromptEncoder& with, const CompletionRequest& request, cons
   return encode_text(with, request, chat.text, chat.walls);
 }
 
-// The answer keeps its room.
+// The answer keeps its room, and leaves the prompt one token or more.
 void truncate(const PromptEncoder& with, const CompletionRequest& request, Ids& ids) {
   if (!request.truncation) return;
-  const int64_t fits = with.max_model_len - request.generation.max_tokens.value_or(1);
+  const int64_t answer = request.generation.max_tokens.value_or(1);
+  const int64_t fits = with.max_model_len - answer;
+  if (fits < 1) {
+    throw ApiError(400,
+                   fmt::format("max_tokens is {}, which leaves no room for a prompt in the context "
+                               "of {} tokens, however much of it is cut; accepted: at most {}",
+                               answer, with.max_model_len, with.max_model_len - 1),
+                   "BadRequestError", "max_tokens");
+  }
   const int64_t most = std::min<int64_t>(request.truncation->most, fits);
-  const auto length = static_cast<int64_t>(ids.size());
-  if (most < 1 || length <= most) return;
+  if (static_cast<int64_t>(ids.size()) <= most) return;
   if (request.truncation->from_the_left) ids.erase(ids.begin(), ids.end() - most);
   ids.resize(static_cast<size_t>(most));
 }

@@ -80,6 +80,17 @@ class Fields(harness.ServerCase):
         self.assertEqual(fits.usage.prompt_tokens, 8192 - 4)
         with self.assertRaisesRegex(openai.BadRequestError, "maximum context"):
             self.complete(prompt="word " * 9000, max_tokens=4)
+        for most in (8191, 8192, 10000):  # an answer that leaves a token, none, and less
+            for kept in (-1, 5):
+                truncated = {"truncate_prompt_tokens": kept, "stop_token_ids": list(range(8192)),
+                             "return_token_ids": True}
+                if most < 8192:
+                    answer = self.complete(prompt=ids, max_tokens=most, extra_body=truncated)
+                    self.assertEqual(answer.choices[0].prompt_token_ids, ids[-1:])
+                    continue
+                with self.assertRaisesRegex(openai.BadRequestError, "no room for a prompt") as caught:
+                    self.complete(prompt=ids, max_tokens=most, extra_body=truncated)
+                self.assertEqual(caught.exception.param, "max_tokens")
 
     def test_timeout(self):
         answer = self.complete(max_tokens=4000, extra_body={"timeout": 0.2, "ignore_eos": True})
