@@ -7,6 +7,7 @@
 
 #include "server/request.h"
 #include "server/tools/forced_call.h"
+#include "text/schema_refs.h"
 
 namespace octet::server {
 namespace {
@@ -37,14 +38,17 @@ std::vector<ToolFunction> functions_of(const OrderedJson& tools) {
 // A call that is forced follows its parameters' schema, and arguments are an object.
 void require_objects(const std::vector<ToolFunction>& functions) {
   for (const ToolFunction& function : functions) {
-    const OrderedJson& schema = function.parameters;
+    const OrderedJson* schema = text::without_top_refs(function.parameters);
     const bool object =
-        schema.is_null() ||
-        (schema.is_object() && (!schema.contains("type") || schema["type"] == "object"));
-    if (object && !(schema.is_object() && schema.contains("$ref"))) continue;
-    refuse("tools", fmt::format("the parameters of '{}' must be a schema of type object, without a "
-                                "$ref at its top, for a call that tool_choice forces; got {}",
-                                shortened(function.name, 80), shortened(dump_json(schema), 80)));
+        schema != nullptr &&
+        (schema->is_null() ||
+         (schema->is_object() && (!schema->contains("type") || (*schema)["type"] == "object")));
+    if (object) continue;
+    refuse(
+        "tools",
+        fmt::format("the parameters of '{}' must be a schema of type object, or a $ref that "
+                    "leads to one in it, for a call that tool_choice forces; got {}",
+                    shortened(function.name, 80), shortened(dump_json(function.parameters), 80)));
   }
 }
 

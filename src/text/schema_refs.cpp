@@ -161,6 +161,17 @@ class Rewriter {
 
 }  // namespace
 
+const OrderedJson* without_top_refs(const OrderedJson& schema) {
+  const OrderedJson* at = &schema;
+  for (std::set<const OrderedJson*> seen; at != nullptr && seen.insert(at).second;) {
+    if (!at->is_object() || !at->contains("$ref")) return at;
+    const OrderedJson& ref = at->at("$ref");
+    const auto steps = ref.is_string() ? steps_of(ref.get<std::string>()) : std::nullopt;
+    at = steps ? follow(schema, *steps) : nullptr;
+  }
+  return nullptr;
+}
+
 OrderedJson with_plain_refs(const OrderedJson& schema, const std::string& where,
                             const std::string& prefix) {
   return Rewriter(schema, where, prefix).run();

@@ -15,4 +15,8 @@ namespace octet::text {
 OrderedJson with_plain_refs(const OrderedJson& schema, const std::string& where,
                             const std::string& prefix = "");
 
+// What `schema` means at its top: itself, or that to which its $ref leads, through others. Null
+// where that is nothing in it, or a circle.
+const OrderedJson* without_top_refs(const OrderedJson& schema);
+
 }  // namespace octet::text

@@ -137,6 +137,23 @@ class ForcedCalls:
         self.assertEqual(set(arguments), {"city", "days"})
         self.assertIn(arguments["days"], (1, 2, 3))
 
+    def test_parameters_that_are_a_reference(self):
+        for key in ("$defs", "definitions"):
+            record = {"$ref": f"#/{key}/Outer", key: {
+                "Outer": {"$ref": f"#/{key}/Args"},
+                "Args": {**{k: v for k, v in PARAMETERS.items() if k != "$defs"}, "properties": {
+                    "city": PARAMETERS["properties"]["city"], "days": {"$ref": f"#/{key}/Days"}}},
+                "Days": PARAMETERS["$defs"]["Days"]}}
+            tool = {"type": "function", "function": {"name": "get_weather", "parameters": record}}
+            self.check_call(self.chat(tool_choice="required", tools=[tool]).choices[0], "get_weather")
+        for parameters in ({"$ref": "#/$defs/Gone"}, {"$ref": "#"},
+                           {"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}},
+                           {"$ref": "#/$defs/A", "$defs": {"A": {"type": "string"}}}):
+            tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+            with self.assertRaises(openai.BadRequestError) as caught:
+                self.chat(tool_choice="required", tools=[tool])
+            self.assertEqual(caught.exception.param, "tools")
+
     def test_refusals(self):
         for options in ({"tools": []}, {"tools": TOOLS, "tool_choice": "always"},
                         {"tool_choice": {"type": "function", "function": {"name": "other"}}},

@@ -14,6 +14,14 @@ constexpr std::string_view kCall = "<｜tool▁call▁begin｜>", kCallEnd = "<�
 constexpr std::string_view kSep = "<｜tool▁sep｜>", kFence = "```", kJson = "```json";
 constexpr size_t kMostName = 256;  // bytes between the marks
 
+// Without the white space around it, which a model may write beside its marks.
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view space = " \t\r\n";
+  const size_t begin = text.find_first_not_of(space);
+  if (begin == text.npos) return {};
+  return text.substr(begin, text.find_last_not_of(space) + 1 - begin);
+}
+
 class DeepseekParser final : public ToolParser {
   size_t find(std::string_view text, bool ended) const override {
     return find_mark(text, {kCalls, kCall}, ended);
@@ -41,7 +49,7 @@ class DeepseekParser final : public ToolParser {
     if (sep == text.npos) {
       return ended || text.size() > at + kMostName + kSep.size() ? none : unfinished();
     }
-    std::string_view name = text.substr(at, sep - at);
+    std::string_view name = trimmed(text.substr(at, sep - at));
     at = sep + kSep.size();
     const bool fenced = name == "function";
     if (fenced) {
@@ -49,7 +57,7 @@ class DeepseekParser final : public ToolParser {
       if (line == text.npos) {
         return ended || text.size() >= at + kMostName ? none : unfinished();
       }
-      name = text.substr(at, line - at);
+      name = trimmed(text.substr(at, line - at));
       at = skip_space(text, line);
       if (!pass(kJson)) return found;
     }

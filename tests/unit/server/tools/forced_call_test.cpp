@@ -39,6 +39,19 @@ TEST(ForcedCall, EveryFunctionHasItsOwnDefinitions) {
   EXPECT_THROW(forced_call(ToolFormat::hermes, {{"f", kPoint}, {"g", astray}}), Error);
 }
 
+// As pydantic and others write the parameters of a function that takes one record.
+TEST(ForcedCall, ParametersThatAreAReferenceAtTheirTop) {
+  for (const char* key : {"$defs", "definitions"}) {
+    const OrderedJson record = OrderedJson::parse(
+        std::string(R"({"$ref":"#/)") + key + R"(/Args",")" + key +
+        R"(":{"Args":{"type":"object","properties":{"at":{"type":"number"}}}}})");
+    const ForcedCall call = forced_call(ToolFormat::hermes, {{"f", record}}).value();
+    EXPECT_EQ(call.schema["properties"]["arguments"],
+              OrderedJson::parse(R"({"$ref":"#/$defs/tool0_Args"})"));
+    EXPECT_EQ(call.schema["$defs"]["tool0_Args"]["properties"]["at"]["type"], "number");
+  }
+}
+
 TEST(ForcedCall, DeepseekWritesTheNameOutsideOfTheJson) {
   const ForcedCall call = forced_call(ToolFormat::deepseek_v3, {{"g", kPoint}}).value();
   EXPECT_EQ(call.schema["$defs"]["tool0_At"]["type"], "number");

@@ -122,6 +122,15 @@ TEST(ToolParser, Deepseek) {
                           "<｜tool▁call▁end｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}" +
                           "<｜tool▁call▁end｜>" + end;
   EXPECT_THAT(read(v31).calls, ElementsAre(kAdd, ToolCall{"f", "{}"}));
+  // White space beside the marks is not the name's.
+  const std::string sep = "<｜tool▁sep｜>", call = "<｜tool▁call▁begin｜>";
+  for (const std::string& text :
+       {call + "function" + sep + " add \r\n```json\n{}\n```",
+        call + " function\n" + sep + "\tadd\n```json\n{}\n```", call + "\nadd " + sep + "{}"}) {
+    EXPECT_THAT(read(text).calls, ElementsAre(ToolCall{"add", "{}"})) << text;
+  }
+  const std::string nameless = call + " \n" + sep + "{}";
+  EXPECT_EQ(read(nameless).content, nameless);
 }
 
 // Text with marks that is no call comes out as it went in.
