@@ -19,7 +19,10 @@ int run_bench(Args args) {
         "  throughput   tokens a second of a large batch\n"
         "  serve        load test of a server that speaks OpenAI's API (no MODEL)\n"
         "  slices       short slices of work on command, for a script that takes turns\n\n"
-        "`octet bench TASK --help` lists a task's options.\n");
+        "Every task takes, beside its own options:\n"
+        "  --help         list its options\n"
+        "  --config FILE  read options from a JSON file; flags override it\n"
+        "  --print-config print all values, with where each came from\n");
     return 0;
   }
   throw Error({.what = args.empty() ? "TASK is missing" : "unknown task",

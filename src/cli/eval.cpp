@@ -29,7 +29,11 @@ int run_eval(Args args) {
     names += fmt::format("{}{}", names.empty() ? "" : ", ", task.name);
     help += fmt::format("  {:<14}{}\n", task.name, task.summary);
   }
-  help += "\n`octet eval TASK --help` lists a task's options.\n";
+  help +=
+      "\nEvery task takes, beside its own options:\n"
+      "  --help         list its options\n"
+      "  --config FILE  read options from a JSON file; flags override it\n"
+      "  --print-config print all values, with where each came from\n";
   if (!args.empty() && (args[0] == "--help" || args[0] == "-h")) return print(help), 0;
   const auto* task = args.empty()
                          ? std::end(tasks)

@@ -17,6 +17,7 @@ namespace octet::load {
 namespace {
 
 namespace asio = boost::asio;
+constexpr double kPlainSeconds = 30;      // of a call that is no request of the test
 constexpr size_t kErrorBytes = 64 << 10;  // of an error body that are looked at
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
@@ -253,13 +254,15 @@ Outcome Driver::run_one(const LoadRequest& request) {
   return none;
 }
 
-Driver::Plain Driver::call(const std::string& path, const std::string& body, double timeout_s) {
+Driver::Plain Driver::call(const std::string& path, const std::string& body,
+                           std::optional<double> timeout_s) {
+  const double most = timeout_s.value_or(std::min(kPlainSeconds, target_.timeout_s));
   Plain result;
   std::exception_ptr thrown;
   const auto work = [&]() -> asio::awaitable<void> {
     result.answer =
         co_await client_->request(target_path(target_.base, path), target_.headers, body,
-                                  later(Clock::now(), timeout_s), [&](int, std::string_view part) {
+                                  later(Clock::now(), most), [&](int, std::string_view part) {
                                     result.body += part;
                                     return result.body.size() < (size_t{64} << 20);
                                   });

@@ -63,8 +63,10 @@ class Driver {
     HttpAnswer answer;
     std::string body;
   };
-  // A GET, or a POST of `body`, of `path` of the server.
-  Plain call(const std::string& path, const std::string& body = "", double timeout_s = 30);
+  // A GET, or a POST of `body`, of `path` of the server. Without `timeout_s` it may take 30 s, and
+  // no longer than a request may.
+  Plain call(const std::string& path, const std::string& body = "",
+             std::optional<double> timeout_s = std::nullopt);
 
   // The first model that /v1/models lists. Error that says what to do where the server does not
   // answer, or does not answer so; waits up to `wait_s` for one that is still starting.

@@ -90,6 +90,8 @@ asio::awaitable<void> exchange(Stream& stream, Connection& connection, const hub
     if (error == http::error::need_buffer) error = {};
     const size_t got = part.size() - parser.get().body().size;
     if (got > 0 && !x.sink(x.answer.status, {part.data(), got})) co_return;
+    // A server that never lets it wait leaves a stream's own timer no turn.
+    if (!parser.is_done() && Clock::now() >= x.deadline) error = beast::error::timeout;
     if (x.failed(error, Failure::broken, "reading the answer")) co_return;
   }
   x.keep = parser.keep_alive();

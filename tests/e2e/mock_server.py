@@ -3,7 +3,8 @@
 The `model` of a request says how: "good", "slow", "bundled" (three tokens a chunk), "cut" (the
 connection ends in the stream), "undone" (no [DONE]), "500", "json" (other JSON), "html", "empty",
 "event" (an error after the 200), "hang", "silent" (no usage), "flaky" (every second one a 503),
-"negative" and "absurd" (a usage that cannot be), "escape" (an error that moves a terminal's cursor).
+"negative" and "absurd" (a usage that cannot be), "escape" (an error that moves a terminal's cursor),
+"headers" (one every 0.1 s), "lines" (of comments, as many as go), "dripping" (one every 0.1 s).
 """
 import http.server
 import json
@@ -70,9 +71,23 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.answer(200, "<html></html>", "text/html")
         if how == "hang":
             return time.sleep(5)
+        if how in ("headers", "lines", "dripping"):
+            return self.endless(how)
         if not body.get("stream"):
             return self.answer(200, json.dumps({"choices": [{"text": "ab", "logprobs": None}]}))
         self.stream(how, chat="chat" in self.path)
+
+    def endless(self, how):
+        """What would go on for ever, for 20 s."""
+        self.close_connection = True
+        self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n")
+        if how != "headers":
+            self.wfile.write(b"\r\n")
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            self.wfile.write({"headers": b"X-More: yes\r\n", "lines": b": ping\n" * 1000,
+                              "dripping": b": ping\n"}[how])
+            time.sleep(0 if how == "lines" else 0.1)
 
     def stream(self, how, chat):
         self.send_response(200)

@@ -201,6 +201,13 @@ class AgainstMock(unittest.TestCase):
         self.assertEqual((code, result["failures"]), (1, {"timeout": 6}))
         self.assertLess(time.monotonic() - begin, 4)
 
+    def test_a_server_that_never_comes_to_an_end_is_a_timeout(self):
+        for how in ("headers", "lines", "dripping"):
+            begin = time.monotonic()
+            code, result, _ = self.bench(how, "--request-timeout", 0.5)
+            self.assertEqual((code, result["failures"]), (1, {"timeout": 6}), how)
+            self.assertLess(time.monotonic() - begin, 10, how)
+
     def test_some_failures_leave_the_others_counted(self):
         code, result, _ = self.bench("flaky", "--max-concurrency", 1, "--save-detailed")
         self.assertEqual(code, 1)
