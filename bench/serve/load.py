@@ -7,7 +7,8 @@
 load    STREAMS clients at once; 10 % of the requests are left in the middle, 5 % are malformed. No good
         request fails, none of the malformed is accepted, no request is left in the gauges a second after
         the last, resident memory grows by less than 1 % after the first minute, and every 20th result is
-        bit for bit that of the same request alone.
+        bit for bit that of the same request alone. /metrics is asked for every half second, from a
+        process of its own.
 idle    2,000 streams that wait for their first token take less than 100 MiB together.
 prefix  TTFT of 1,024 cached and 32 new tokens is at most a quarter of the cold one; bits are equal.
 kill    after kill -9 under load, the next start serves as soon as the first did.
@@ -18,6 +19,7 @@ Exit code 1 if one does not hold. Figures of time mean something on a quiet mach
 import argparse
 import http.client
 import json
+import multiprocessing
 import os
 import pathlib
 import random
@@ -69,6 +71,13 @@ class Server:
     def resident_kib(self):
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
         return next(int(line.split()[1]) for line in status.splitlines() if "VmRSS" in line)
+
+    def settle(self):
+        """Waits until its memory is there (--populate-memory)."""
+        before, now, end = None, self.resident_kib(), time.monotonic() + 30
+        while now != before and time.monotonic() < end:
+            time.sleep(0.5)
+            before, now = now, self.resident_kib()
 
     def cpu_seconds(self):
         fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -257,10 +266,27 @@ class Load:
             thread.join()
 
 
+def scrape(port, seconds, results):
+    """Seconds that each of many scrapes took, and the bytes of the last."""
+    end, took, size = time.monotonic() + seconds, [], 0
+    while time.monotonic() < end:
+        begin = time.monotonic()
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", "/metrics")
+        size = len(connection.getresponse().read())
+        connection.close()
+        took.append(time.monotonic() - begin)
+        time.sleep(0.5)
+    results.put((took, size))
+
+
 def check_load(options):
     server = Server(options.octet, options.model, *options.serve_arg)
     seconds = 60 * options.minutes
     load = Load(server, options.streams, seconds)
+    scrapes = multiprocessing.Queue()
+    scraper = multiprocessing.Process(target=scrape, args=(server.port, seconds, scrapes))
+    scraper.start()
     begin, cpu = time.monotonic(), server.cpu_seconds()
     load.start()
     memory = []
@@ -269,6 +295,8 @@ def check_load(options):
         memory.append((time.monotonic() - begin, server.resident_kib()))
     load.join()
     last = time.monotonic()
+    took, scraped_bytes = scrapes.get(timeout=60)
+    scraper.join()
     cpu = server.cpu_seconds() - cpu
     gauges = server.gauges()
     while gauges and any(gauges.values()) and time.monotonic() - last < 5:
@@ -288,6 +316,8 @@ def check_load(options):
         "seconds": round(last - begin, 1), **load.counts, "failures": load.failures[:5],
         "resident_kib_warm": after_warm, "resident_kib_end": memory[-1][1],
         "resident_growth": growth, "gauges": gauges, "idle_after_s": idle_after,
+        "scrapes": len(took), "scrape_bytes": scraped_bytes,
+        "scrape_ms_median": 1000 * statistics.median(took), "scrape_ms_max": 1000 * max(took),
         "compared_alone": len(load.samples), "unequal": unequal, "exit_code": code,
         "cpu_s_per_1000_tokens": 1000 * cpu / max(load.counts["tokens"], 1),
         "ok": {"no good request fails": load.counts["failed"] == 0 and load.counts["good"] > 0,
@@ -307,6 +337,7 @@ def check_idle(options):
     # One long answer runs, and has touched the memory that it needs before.
     body = {"prompt": [100] * 8, "max_tokens": 2000, "ignore_eos": True, "stream": True}
     complete(server, {**body, "max_tokens": 500})
+    server.settle()
     before = server.resident_kib()
     data = json.dumps(body).encode()
     head = (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
