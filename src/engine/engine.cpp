@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/log.h"
+#include "base/sentence.h"
+
 namespace octet::engine {
 namespace {
 
@@ -368,8 +371,9 @@ void Engine::step() {
     const SliceOutput& slice = output.slices[i];
     if (!slice.no_token && !slice.broken) continue;
     const uint64_t id = plan.slices[i].seq;
+    if (slice.broken) tell_of_model(*slice.broken);
     const Trouble trouble =
-        slice.broken ? Trouble{slice.broken->what(), true}
+        slice.broken ? Trouble{sentence_of(slice.broken->parts()), true}
                      : Trouble{
                            "no token is left to draw: allowed tokens, bad words, the least "
                            "number of tokens and the form that is asked for exclude all"};
@@ -381,6 +385,16 @@ void Engine::step() {
     deliver(emission, &output);
   }
   if (kDebug || options_.check_every_step) scheduler_->check();
+}
+
+// A broken model breaks each request: a line a minute is enough.
+void Engine::tell_of_model(const Error& error) {
+  ++broken_requests_;
+  const Time now = Clock::now();
+  if (told_of_model_ && now - *told_of_model_ < kModelNews) return;
+  told_of_model_ = now;
+  log::error("a request ends here: {} ({} such requests since the start)",
+             sentence_of(error.parts()), broken_requests_);
 }
 
 void Engine::deliver(const sched::Emission& emission, StepOutput* output, Trouble trouble) {

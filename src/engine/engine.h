@@ -192,6 +192,7 @@ class Engine {
   void expire();
   void step();
   void launch();
+  void tell_of_model(const Error& error);
   void deliver(const sched::Emission& emission, StepOutput* output, Trouble trouble = {});
   // Ends a request after its first output_tokens tokens.
   void end(uint64_t id, int32_t output_tokens, sched::Finish reason, Trouble trouble = {});
@@ -214,6 +215,10 @@ class Engine {
   std::set<std::pair<Time, uint64_t>> deadlines_;  // of live requests
   Time step_end_;                                  // of the last step
   Clock::duration busy_{}, in_steps_{};
+  // What the log says of a model that computes NaN: at most a line in this time.
+  static constexpr std::chrono::seconds kModelNews{60};
+  std::optional<Time> told_of_model_;
+  int64_t broken_requests_ = 0;
 
   // Without a bound of its own, so that nobody ever waits to push. A request brings one submit, one
   // cancel and one finish_at at most, and the number of requests is bounded by `pending_`.

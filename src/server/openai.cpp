@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/sentence.h"
 #include "server/request.h"
 
 namespace octet::server {
@@ -22,11 +23,6 @@ std::string error_json(const ApiError& error) {
 
 ApiError to_api_error(const Error& error) {
   const ErrorParts& parts = error.parts();
-  std::string message = parts.what;
-  if (!parts.where.empty()) message += " (" + parts.where + ")";
-  if (!parts.value.empty()) message += ": found " + parts.value;
-  if (!parts.accepted.empty()) message += "; accepted: " + parts.accepted;
-  if (!parts.fix.empty()) message += ". " + parts.fix;
   const size_t field = parts.where.find(", $.");
   const bool named = parts.where.starts_with(kBodyName) && field != std::string::npos;
   std::optional<std::string> param;
@@ -34,7 +30,7 @@ ApiError to_api_error(const Error& error) {
     const size_t begin = field + 4;
     param = parts.where.substr(begin, parts.where.find(", line ", begin) - begin);
   }
-  return ApiError(400, message, "BadRequestError", param);
+  return ApiError(400, sentence_of(parts), "BadRequestError", param);
 }
 
 void refuse_model(const std::string& name, const std::string& served) {

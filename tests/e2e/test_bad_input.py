@@ -9,6 +9,8 @@ import struct
 import tempfile
 import unittest
 
+import openai
+
 import harness
 
 
@@ -158,6 +160,24 @@ class BadInput(unittest.TestCase):
         self.assertEqual(code, 2, log)
         self.assertIn("inspect MODEL --scan", log)
         self.assertNotIn("internal error", log)
+
+    def test_a_server_says_once_that_its_model_is_broken(self):
+        model = self.copy(harness.MODEL)
+        put(*self.shard_with(model, "model.norm.weight"), NAN)
+        server = harness.Server(model=model)
+        self.addCleanup(server.close)
+        client = server.client()
+        for _ in range(5):
+            with self.assertRaises(openai.InternalServerError) as caught:
+                client.completions.create(model=server.name(), prompt="a", max_tokens=2)
+            message = caught.exception.body["message"]
+            self.assertIn("NaN", message)
+            self.assertIn("inspect MODEL --scan", message)
+            self.assertNotIn("\n", message)
+        told = [line for line in server.log().splitlines() if "NaN" in line]
+        self.assertEqual(len(told), 1, told)
+        self.assertIn("inspect MODEL --scan", told[0])
+        self.assertTrue(server.healthy_within(5))
 
     def test_a_nan_logit_that_is_not_the_best_is_no_secret(self):
         model = self.copy(harness.MODEL)

@@ -372,8 +372,8 @@ TEST(Engine, LogitsThatAreNaNEndTheirRequestsAlone) {
     EXPECT_EQ(ended.ends, 1);
     EXPECT_EQ(ended.last.finish, sched::Finish::error);
     EXPECT_TRUE(ended.last.of_model);
-    EXPECT_THAT(ended.last.error,
-                AllOf(HasSubstr("NaN"), HasSubstr("op sample"), HasSubstr("--scan")));
+    EXPECT_THAT(ended.last.error, AllOf(HasSubstr("NaN"), HasSubstr("op sample"),
+                                        HasSubstr("--scan"), testing::Not(HasSubstr("\n"))));
     EXPECT_TRUE(ended.tokens.empty());
   }
   EXPECT_EQ(drain(well).tokens, expected);
