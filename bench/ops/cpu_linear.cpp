@@ -5,7 +5,7 @@
 // threads rather than by the clock on the wall, so that a thread that waits for its core counts
 // neither for nor against a kernel; --wall changes that.
 //
-//   octet_bench_ops [--m 1,4,16,512] [--w fp8,block,bf16] [--kernel NAME] [--threads N]
+//   octet_bench_ops [--m 1,4,16,512] [--w fp8,block,int8,bf16] [--kernel NAME] [--threads N]
 //                   [--rounds N] [--shape NxK] [--wall] [--hot]
 #include <fmt/format.h>
 
@@ -25,7 +25,7 @@ namespace {
 
 struct Options {
   std::vector<int64_t> m{1, 4, 16, 512};
-  std::vector<std::string> w{"fp8", "block", "bf16"};
+  std::vector<std::string> w{"fp8", "block", "int8", "bf16"};
   std::string kernel, shape;
   int threads = default_thread_count(), rounds = 7;
   bool wall = false, hot = false;
@@ -55,27 +55,28 @@ struct Weights {
   std::vector<ops::Linear> copies;
 
   Weights(const std::string& form, int64_t n, int64_t k, size_t total) {
-    const bool fp8 = form != "bf16";
-    const auto bytes = static_cast<size_t>(n * k * (fp8 ? 1 : 2));
+    const bool codes = form != "bf16";
+    const Code code = form == "int8" ? Code::i8 : Code::e4m3;
+    const auto bytes = static_cast<size_t>(n * k * (codes ? 1 : 2));
     const size_t count = std::max<size_t>(1, total / bytes);
     buffer = host_buffer(bytes * count);
-    // Random E4M3 codes without NaN; BF16 values near 0.01.
+    // Random codes, of E4M3 without NaN; BF16 values near 0.01.
     std::mt19937_64 random(1);
     auto* words = static_cast<uint64_t*>(buffer.data());
     for (size_t i = 0; i < buffer.bytes() / 8; ++i) {
-      words[i] = fp8 ? random() & 0xBFBFBFBFBFBFBFBFull
-                     : (random() & 0x807F807F807F807Full) | 0x3C003C003C003C00ull;
+      words[i] = codes ? random() & 0xBFBFBFBFBFBFBFBFull
+                       : (random() & 0x807F807F807F807Full) | 0x3C003C003C003C00ull;
     }
-    const QuantFormat format{Code::e4m3, form == "block" ? grids::block128 : grids::row};
+    const QuantFormat format{code, form == "block" ? grids::block128 : grids::row};
     const ScaleShape shape = scale_shape(format.grid, n, k);
     scales = host_buffer(static_cast<size_t>(shape.count()) * 4);
     std::fill_n(static_cast<float*>(scales.data()), shape.count(), 0.001f);
     for (size_t i = 0; i < count; ++i) {
       ops::Linear w{.name = "bench", .role = Role::mlp_down, .out = n, .in = k};
-      if (fp8) {
-        w.quant = {buffer.tensor(DType::e4m3, {n, k}, i * bytes),
+      if (codes) {
+        w.quant = {buffer.tensor(dtype_of(code), {n, k}, i * bytes),
                    scales.tensor(DType::f32, {shape.rows, shape.cols}), format};
-        w.input = QuantFormat{Code::e4m3, form == "block" ? grids::group128 : grids::row};
+        w.input = QuantFormat{code, form == "block" ? grids::group128 : grids::row};
       } else {
         w.plain = buffer.tensor(DType::bf16, {n, k}, i * bytes);
       }
@@ -100,7 +101,7 @@ void bench(const Options& options, const KernelContext& context, const ReadProbe
     ops::Activation x(codes.tensor(DType::bf16, {m, k}));
     if (first.input) {
       const ScaleShape shape = scale_shape(first.input->grid, m, k);
-      x = QuantTensor{codes.tensor(DType::e4m3, {m, k}),
+      x = QuantTensor{codes.tensor(dtype_of(first.input->code), {m, k}),
                       scales.tensor(DType::f32, {shape.rows, shape.cols}), *first.input};
     }
     const ops::OpDesc desc{
@@ -108,7 +109,7 @@ void bench(const Options& options, const KernelContext& context, const ReadProbe
         .m = m,
         .n = n,
         .k = k,
-        .weight = first.quant ? DType::e4m3 : DType::bf16,
+        .weight = first.quant ? first.quant.codes.type : DType::bf16,
         .weight_format = first.quant ? std::optional(first.quant.format) : std::nullopt,
         .input_format = first.input};
     for (const LinearRow& row : rows) {
@@ -144,7 +145,8 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("linear kernels against in-run probes");
   app.add_option("--m", options.m, "rows of x")->delimiter(',');
-  app.add_option("--w", options.w, "fp8 (per channel), block (128x128), bf16")->delimiter(',');
+  app.add_option("--w", options.w, "fp8 and int8 (per channel), block (128x128), bf16")
+      ->delimiter(',');
   app.add_option("--kernel", options.kernel, "only this row of the table");
   app.add_option("--shape", options.shape, "only this shape: NxK");
   app.add_option("--threads", options.threads);

@@ -171,7 +171,8 @@ def figures_of(slices, abouts):
                 row["share_of_read"] = spread([
                     1e-9 * one["weight_bytes"] / one["seconds"]
                     / statistics.mean(probe["read_gb_s"] for probe in one["probes"]) for one in found])
-            flop = abouts[name]["prompt_flop_per_token"]
+            flop = abouts[name]["decode_flop_per_token" if work.startswith("decode") else
+                                "prompt_flop_per_token"]
             row["share_of_bf16_peak"] = spread([
                 1e-9 * flop * rate(one)
                 / statistics.mean(probe["compute_gflops"] for probe in one["probes"]) for one in found])
@@ -271,9 +272,10 @@ def main():
     HERE.mkdir(parents=True, exist_ok=True)
     commands, starts = commands_of(args, install())
     engines = [Engine(name, command, cpus) for name, command in commands.items()]
-    flop = next(e.about["prompt_flop_per_token"] for e in engines if "prompt_flop_per_token" in e.about)
-    for engine in engines:
-        engine.about.setdefault("prompt_flop_per_token", flop)  # the same model
+    for flop in ("prompt_flop_per_token", "decode_flop_per_token"):  # the same model
+        known = next(engine.about[flop] for engine in engines if flop in engine.about)
+        for engine in engines:
+            engine.about.setdefault(flop, known)
     begin = datetime.datetime.now(datetime.timezone.utc)
     slices = measure(engines, args.work.split(","), args.rounds, args.slice)
     abouts = {engine.name: engine.about for engine in engines}

@@ -53,6 +53,15 @@ double prompt_flop(const model::Model& model) {
   return flop;
 }
 
+double decode_flop(const model::Model& model) {
+  double flop = prompt_flop(model);
+  for (const model::LinearUse& use : model.linears()) {
+    if (use.layer >= 0) continue;
+    flop += 2.0 * use.per_token * static_cast<double>(use.linear->out * use.linear->in);
+  }
+  return flop;
+}
+
 std::vector<int32_t> random_prompt(const model::ModelConfig& config, int64_t count) {
   Philox random(0, 7);
   std::vector<int32_t> prompt;

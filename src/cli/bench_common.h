@@ -31,6 +31,8 @@ double step_bytes(const model::Model& model, int64_t batch);
 // FLOP of the linears that one prompt token passes, without the head, which only the last one
 // needs, and without attention.
 double prompt_flop(const model::Model& model);
+// The same of a decoded token, whose logits the head computes.
+double decode_flop(const model::Model& model);
 
 // `count` token ids of the vocabulary, always the same.
 std::vector<int32_t> random_prompt(const model::ModelConfig& config, int64_t count);

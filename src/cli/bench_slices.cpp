@@ -40,7 +40,8 @@ class Slices {
             {"backend", backend_.info().name},
             {"compute", name_of(open_.load_options().compute)},
             {"weight_bytes_per_token", model_.bytes_per_token()},
-            {"prompt_flop_per_token", prompt_flop(model_)}};
+            {"prompt_flop_per_token", prompt_flop(model_)},
+            {"decode_flop_per_token", decode_flop(model_)}};
   }
 
   OrderedJson answer(const std::string& line) {

@@ -399,9 +399,13 @@ class Slices(unittest.TestCase):
         def slices(*rates):
             return [{"tokens": rate, "seconds": 1.0, "weight_bytes": rate * 1e7,
                      "probes": [probe, {**probe, "read_gb_s": 30.0}]} for rate in rates]
-        abouts = {name: {"prompt_flop_per_token": 1e8} for name in ("octet-fp8", "llama-q8_0")}
-        found = module.figures_of({"decode-1": {"octet-fp8": slices(20, 40, 60),
-                                                "llama-q8_0": slices(10, 10, 40)}}, abouts)["decode-1"]
+        abouts = {name: {"prompt_flop_per_token": 5e7, "decode_flop_per_token": 1e8}
+                  for name in ("octet-fp8", "llama-q8_0")}
+        by_engine = {"octet-fp8": slices(20, 40, 60), "llama-q8_0": slices(10, 10, 40)}
+        both = module.figures_of({"decode-1": by_engine, "prefill-128": by_engine}, abouts)
+        found = both["decode-1"]
+        prefill = both["prefill-128"]["engines"]["octet-fp8"]  # the head computes one token of it
+        self.assertAlmostEqual(prefill["share_of_bf16_peak"]["median"], 0.02)
         ours = found["engines"]["octet-fp8"]
         self.assertEqual(ours["tokens_per_s"], {"median": 40, "q1": 30, "q3": 50})
         self.assertAlmostEqual(ours["share_of_read"]["median"], 0.02)

@@ -52,7 +52,7 @@ CpuCaps detect_caps() {
   caps.avx512_bf16 = caps.avx2 && __builtin_cpu_supports("avx512f") &&
                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vbmi") &&
-                     __builtin_cpu_supports("avx512bf16");
+                     __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
   caps.fast_dot = caps.avx512_bf16 && __builtin_cpu_is("amd");
 #endif
   return caps;

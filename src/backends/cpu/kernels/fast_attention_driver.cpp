@@ -289,8 +289,8 @@ class Runner {
       }
       for (int64_t h = 0; h < heads; ++h) {
         const auto at = static_cast<int>(h * rows.count);
-        const Ahead ahead{last ? nullptr : &places[now ^ 1], rows.kv_head, heads, h};
-        load_tile(source, shape_, places[now], ahead, rows.kv_head + h, s.tile);
+        load_tile(source, shape_, places[now], last ? nullptr : &places[now ^ 1], heads > 1,
+                  rows.kv_head + h, s.tile);
         attend_tile(shape_, problem_.math, s.tile, first, s.split, at + row_begin, at + row_end);
       }
     }

@@ -242,33 +242,21 @@ __attribute__((always_inline)) inline void prefetch_bytes(const std::byte* from,
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, Far ? 2 : 3);
 }
 
-// One part of the cache (K, V or rope) of a KV head: where its rows are, and what is fetched ahead.
+// One part of the cache (K, V or rope) of a KV head: where its rows are, and those of the next
+// tile.
 struct Part {
   const RowAddresses* rows;
-  int64_t offset;  // of the head
-  const Ahead* ahead;
   const RowAddresses* next;  // null if there is none
-  int64_t next_offset, next_bytes;
+  int64_t offset;            // of the head
+  int64_t bytes;             // of a row
+  bool far;
 
-  static Part of(const RowAddresses TilePlaces::*rows, const TilePlaces& places, int64_t head,
-                 int64_t head_bytes, int64_t row_bytes, const Ahead& ahead) {
-    return {&(places.*rows),
-            head * head_bytes,
-            &ahead,
-            ahead.places ? &(ahead.places->*rows) : nullptr,
-            ahead.first * head_bytes,
-            (ahead.heads - 1) * head_bytes + row_bytes};
-  }
   const std::byte* const* from(int t) const { return rows->data() + t; }
-  // Part `i` of `n` of what this head fetches. Where heads go together, theirs comes before the
-  // next tile is due, and would drive this one out of L1.
-  __attribute__((always_inline)) void prefetch(int i, int n) const {
+  __attribute__((always_inline)) void prefetch(int begin, int count) const {
     if (!next) return;
-    const int64_t parts = ahead->heads * n, part = ahead->turn * n + i;
-    for (int64_t t = part * kTile / parts; t < (part + 1) * kTile / parts; ++t) {
-      const std::byte* const row = (*next)[static_cast<size_t>(t)] + next_offset;
-      ahead->heads > 1 ? prefetch_bytes<true>(row, next_bytes)
-                       : prefetch_bytes<false>(row, next_bytes);
+    for (int t = begin; t < begin + count; ++t) {
+      const std::byte* const row = (*next)[static_cast<size_t>(t)] + offset;
+      far ? prefetch_bytes<true>(row, bytes) : prefetch_bytes<false>(row, bytes);
     }
   }
 };
@@ -293,7 +281,7 @@ __attribute__((always_inline)) inline void prefetch_scales(const TileSource& sou
 void load_k(const Part& part, DType type, int dims, int padded, int begin, int end,
             std::byte* out) {
   for (int t = begin / kLanes * kLanes; t < end; t += kLanes) {
-    part.prefetch(t / kLanes, kTile / kLanes);
+    part.prefetch(t, kLanes);
     const std::byte* const* rows = part.from(t);
     auto* const to = reinterpret_cast<uint32_t*>(out) + t;
     if (type == DType::f32) {
@@ -313,7 +301,7 @@ bool load_v(const Part& part, DType type, int dims, int padded, int begin, int e
             std::byte* out) {
   bool finite = true;
   for (int t = begin / kBatch * kBatch; t < end; t += kBatch) {
-    part.prefetch(t / kBatch, kTile / kBatch);
+    part.prefetch(t, kBatch);
     const std::byte* const* rows = part.from(t);
     uint16_t* const to = reinterpret_cast<uint16_t*>(out) + t * padded;
     if (type == DType::f32) {
@@ -344,6 +332,13 @@ OCTET_AVX512 bool equal_scales(bool mla, const float* scales, int first, uint64_
   return differ == 0 && attention_rule::value_scale(scales[first], mla) == scales[first];
 }
 
+OCTET_AVX512 void fill_slots(float value, int begin, int end, float* out) {
+  const uint64_t mask = simd::first_lanes(end, kTile) & ~simd::first_lanes(begin, kTile);
+  for (int v = 0; v < kTile; v += 16) {
+    _mm512_mask_store_ps(out + v, static_cast<__mmask16>(mask >> v), _mm512_set1_ps(value));
+  }
+}
+
 // Fills [groups][64]; GQA has one scale a block.
 void fill_scales(const float* scales, int64_t block, int64_t token, int groups,
                  const TilePlaces& places, float* out) {
@@ -351,9 +346,7 @@ void fill_scales(const float* scales, int64_t block, int64_t token, int groups,
     const TilePlaces::Run& run = places.runs[static_cast<size_t>(i)];
     if (!scales || token == 0) {
       const float scale = scales ? scales[run.block * block] : 1.0f;
-      for (int g = 0; g < groups; ++g) {
-        std::fill(out + g * kTile + run.begin, out + g * kTile + run.end, scale);
-      }
+      for (int g = 0; g < groups; ++g) fill_slots(scale, run.begin, run.end, out + g * kTile);
       continue;
     }
     const float* at = scales + run.block * block + run.slot * token;
@@ -415,22 +408,22 @@ void prefetch_tile(const TileSource& source, const TileShape& shape, const TileP
 }
 
 void load_tile(const TileSource& source, const TileShape& shape, const TilePlaces& places,
-               const Ahead& ahead, int64_t head, Tile& tile) {
-  if (ahead.places && ahead.turn == 0) prefetch_scales(source, shape, *ahead.places);
+               const TilePlaces* next, bool far, int64_t head, Tile& tile) {
+  if (next) prefetch_scales(source, shape, *next);
   load_scales(source, shape, places, head, tile);
+  const auto part = [&](RowAddresses TilePlaces::*rows, int64_t head_bytes, int64_t bytes) {
+    return Part{&(places.*rows), next ? &(next->*rows) : nullptr, head * head_bytes, bytes, far};
+  };
   const auto size = static_cast<int64_t>(size_of(source.type));
   if (shape.rope_dims > 0) {
     const auto bytes = shape.rope_dims * static_cast<int64_t>(size_of(source.rope_type));
-    load_k(Part::of(&TilePlaces::rope, places, head, 0, bytes, ahead), source.rope_type,
-           shape.rope_dims, shape.padded_rope(), places.begin, places.end, tile.rope);
+    load_k(part(&TilePlaces::rope, 0, bytes), source.rope_type, shape.rope_dims,
+           shape.padded_rope(), places.begin, places.end, tile.rope);
   }
-  const Part k = Part::of(&TilePlaces::k, places, head, source.k_head, shape.k_dims * size, ahead);
+  Part k = part(&TilePlaces::k, source.k_head, shape.k_dims * size);
   load_k(k, source.type, shape.k_dims, shape.padded_k(), places.begin, places.end, tile.k);
-  Part v = k;
-  v.next = nullptr;  // MLA's V is K, which is fetched already
-  if (!shape.mla) {
-    v = Part::of(&TilePlaces::v, places, head, source.v_head, shape.v_dims * size, ahead);
-  }
+  k.next = nullptr;  // MLA's V is K, which is fetched already
+  const Part v = shape.mla ? k : part(&TilePlaces::v, source.v_head, shape.v_dims * size);
   tile.finite_v =
       load_v(v, source.type, shape.v_dims, shape.v_stride(), places.begin, places.end, tile.v);
 }
@@ -440,8 +433,8 @@ float value_weights(bool, const float*, uint64_t, float*) {
   return 1.0f;
 }
 void prefetch_tile(const TileSource&, const TileShape&, const TilePlaces&, int64_t) {}
-void load_tile(const TileSource&, const TileShape&, const TilePlaces&, const Ahead&, int64_t,
-               Tile&) {}
+void load_tile(const TileSource&, const TileShape&, const TilePlaces&, const TilePlaces*, bool,
+               int64_t, Tile&) {}
 #endif
 
 void find_places(const TileSource& source, int64_t first, int begin, int end, TilePlaces& places) {

@@ -99,16 +99,10 @@ void find_places(const TileSource& source, int64_t first, int begin, int end, Ti
 void prefetch_tile(const TileSource& source, const TileShape& shape, const TilePlaces& places,
                    int64_t head);
 
-// What is fetched while a tile is loaded: the next one, of which each of the heads [first, first +
-// heads) that go through a tile together fetches its share of the tokens, whole rows of all heads,
-// as those lie side by side.
-struct Ahead {
-  const TilePlaces* places = nullptr;  // null if there is no next tile
-  int64_t first = 0, heads = 1, turn = 0;
-};
-
-// Loads the slots of `places` of a KV head; no row may look at others.
+// Loads the slots of `places` of a KV head; no row may look at others. The head's rows at `next`,
+// if there is a next tile, are fetched ahead: into L2 if `far`, where other heads come before it,
+// else into L1.
 void load_tile(const TileSource& source, const TileShape& shape, const TilePlaces& places,
-               const Ahead& ahead, int64_t head, Tile& tile);
+               const TilePlaces* next, bool far, int64_t head, Tile& tile);
 
 }  // namespace octet::cpu::attention

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 namespace octet::cpu {
@@ -59,6 +60,23 @@ int64_t cost_of(std::span<const Product> products, int64_t rows) {
   return weights * std::max<int64_t>(rows, 5);
 }
 
+// The columns of the last product from `begin` on, which threads take `step` at a time, as equal
+// shares of the work do not end together where others run. A fifth of all columns, where there are
+// enough; none for one or two rows of x, whose long streams of W gain more than the end loses.
+struct Rest {
+  int64_t begin, step;
+};
+Rest rest_of(std::span<const Product> products, int64_t rows, int threads) {
+  constexpr int64_t least = 32;  // columns in a step
+  const int64_t end = products.back().w.rows;
+  int64_t all = 0;
+  for (const Product& product : products) all += product.w.rows;
+  const int64_t rest = std::min(end, all / 5) / least * least;
+  if (rows <= 2 || threads == 1 || rest < least * threads) return {end, least};
+  const int64_t step = std::clamp(rest / (8 * threads) / least * least, least, 8 * least);
+  return {(end - rest) / 4 * 4, step};
+}
+
 // Rows [first, first + x.rows) of every product; x is these rows.
 void run_turn(const KernelContext& context, const Kernels& kernels, const Matrix& x, int64_t first,
               std::span<const Product> products) {
@@ -97,16 +115,25 @@ void run_turn(const KernelContext& context, const Kernels& kernels, const Matrix
       pack(packing_of(0), begin, end);
     });
   }
+  const Rest rest = rest_of(products, x.rows, threads);
+  std::atomic<int64_t> next{rest.begin};
   const auto work = [&](int thread) {
     const Packed mine = packing_of(thread);
     if (apart) pack(mine, 0, mine.groups);
-    for (const Product& product : products) {
-      const Range range = columns_of(product.w.rows, thread, threads);
-      if (range.begin == range.end) continue;
+    const auto columns = [&](const Product& product, int64_t begin, int64_t end) {
       Output rows = product.out;
       rows.data += first * rows.row_bytes;
-      kernels.columns(product.w, mine, range.begin, range.end, rows,
+      kernels.columns(product.w, mine, begin, end, rows,
                       scratch + each * static_cast<size_t>(thread));
+    };
+    for (const Product& product : products) {
+      const bool last = &product == &products.back();
+      const Range range = columns_of(last ? rest.begin : product.w.rows, thread, threads);
+      if (range.begin < range.end) columns(product, range.begin, range.end);
+    }
+    const int64_t end = products.back().w.rows;
+    for (int64_t n = next.fetch_add(rest.step); n < end; n = next.fetch_add(rest.step)) {
+      columns(products.back(), n, std::min(end, n + rest.step));
     }
   };
   if (alone) return work(0);
@@ -162,6 +189,12 @@ bool dot_takes(DType type) {
   return type == DType::bf16 || is_code(type);
 }
 
+constexpr int64_t kVnniInputs = (int64_t{1} << 17) - 1;  // of 2^14 each: their sum fits 32 bits
+
+bool vnni_takes(const std::optional<QuantFormat>& format) {
+  return format && format->code == Code::i8 && format->grid.cols == 0;
+}
+
 Refusal refuses_portable(const ops::OpDesc& desc, const CpuCaps&) {
   return refuses_format(desc);
 }
@@ -177,6 +210,14 @@ Refusal refuses_dot(const ops::OpDesc& desc, const CpuCaps& caps) {
   return refuses_fma(desc, caps);
 }
 
+Refusal refuses_vnni(const ops::OpDesc& desc, const CpuCaps& caps) {
+  if (!vnni_takes(desc.weight_format) || !vnni_takes(desc.input_format)) {
+    return "needs INT8 weights and inputs whose scales cover all inputs";
+  }
+  if (desc.k > kVnniInputs) return fmt::format("sums at most {} products", kVnniInputs);
+  return refuses_fma(desc, caps);
+}
+
 double estimate_portable(const ops::OpDesc& desc, const CpuCaps& caps) {
   return caps.avx2 ? estimate(desc, caps, 30, 6) : estimate(desc, caps, 8, 1.5);
 }
@@ -187,6 +228,10 @@ double estimate_fma(const ops::OpDesc& desc, const CpuCaps& caps) {
 
 double estimate_dot(const ops::OpDesc& desc, const CpuCaps& caps) {
   return caps.fast_dot ? estimate(desc, caps, 150, 12.5) : estimate(desc, caps, 60, 11.5);
+}
+
+double estimate_vnni(const ops::OpDesc& desc, const CpuCaps& caps) {
+  return estimate(desc, caps, 400, 13);
 }
 
 namespace {
@@ -224,9 +269,14 @@ void launch_dot(const KernelContext& context, const ops::Activation& x, Weights 
   launch(context, dot_kernels(), x, ws, outs);
 }
 
+void launch_vnni(const KernelContext& context, const ops::Activation& x, Weights ws, Outputs outs) {
+  launch(context, vnni_kernels(), x, ws, outs);
+}
+
 namespace {
 
 constexpr LinearRow rows[] = {
+    {"fast_avx512_vnni", "int32", refuses_vnni, estimate_vnni, launch_vnni},
     {"fast_avx512_dot", "dot lanes k%64", refuses_dot, estimate_dot, launch_dot},
     {"fast_avx512_fma", "fma lanes k%64", refuses_fma, estimate_fma, launch_fma},
     {"fast_portable", "8 lanes", refuses_portable, estimate_portable, launch_portable},

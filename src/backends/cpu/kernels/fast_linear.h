@@ -40,6 +40,7 @@ struct Scales {
   bool varies = false;  // along k, every kCell values
 
   const std::byte* row(int64_t r) const {
+    if (cell_rows == 1) return data + r * row_bytes;  // most often, and without a division
     return data + (cell_rows == 0 ? 0 : r / cell_rows) * row_bytes;
   }
   float at(int64_t r, int64_t cell) const { return load_f32(row(r) + cell * col_bytes); }
@@ -116,6 +117,9 @@ const Kernels& fma_kernels();
 // it on Intel (CpuCaps::fast_dot).
 const Kernels& dot_kernels();
 bool dot_takes(DType type);
+// vpdpbusd, for INT8 codes of both, with scales that do not vary along k. Exact sums.
+const Kernels& vnni_kernels();
+bool vnni_takes(const std::optional<QuantFormat>& format);
 // Plain C++ on 8 lanes; the same bits on every processor.
 const Kernels& portable_kernels();
 
@@ -125,11 +129,13 @@ using Refusal = std::optional<std::string>;
 Refusal refuses_portable(const ops::OpDesc& desc, const CpuCaps& caps);
 Refusal refuses_fma(const ops::OpDesc& desc, const CpuCaps& caps);
 Refusal refuses_dot(const ops::OpDesc& desc, const CpuCaps& caps);
+Refusal refuses_vnni(const ops::OpDesc& desc, const CpuCaps& caps);
 double estimate_portable(const ops::OpDesc& desc, const CpuCaps& caps);
 double estimate_fma(const ops::OpDesc& desc, const CpuCaps& caps);
 double estimate_dot(const ops::OpDesc& desc, const CpuCaps& caps);
+double estimate_vnni(const ops::OpDesc& desc, const CpuCaps& caps);
 // Launches of linear and head.
-LinearLaunch launch_portable, launch_fma, launch_dot;
+LinearLaunch launch_portable, launch_fma, launch_dot, launch_vnni;
 
 // Slots of the workspace. Inputs of a linear lie in slots below these.
 enum Slot : size_t { kPackedSlot = 64, kPackedScalesSlot, kThreadSlot, kMoeSlots };
@@ -140,8 +146,8 @@ struct Product {
   Output out;
 };
 
-// All of them on all threads, each of which takes its part of the columns of every product. The
-// weights are of one type.
+// All of them on all threads, each of which takes its part of the columns of every product; the
+// last columns go to whoever is ready for them. The weights are of one type.
 void run_linears(const KernelContext& context, const Kernels& kernels, const Matrix& x,
                  std::span<const Product> products);
 

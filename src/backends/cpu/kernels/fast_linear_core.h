@@ -10,6 +10,7 @@
 #if defined(__x86_64__)
 
 #include <algorithm>
+#include <bit>
 
 #include "backends/cpu/kernels/fast_linear_decode.h"
 
@@ -234,6 +235,24 @@ OCTET_AVX512 void packed_tile(const std::byte* w, const std::byte* x, int64_t ch
   }
 }
 
+// What columns() passes on: packed x and where its scales lie.
+struct PackedRows {
+  explicit PackedRows(const Packed& packed, int64_t k)
+      : p(packed), cells((k + kCell - 1) / kCell) {}
+
+  const std::byte* data(int64_t first) const { return p.data + first * p.row_bytes; }
+  // Of a group that starts at row `first`: [cell][rows of the group].
+  const float* cell_scales(int64_t first) const {
+    return p.scales ? p.scales + first * cells : nullptr;
+  }
+  const float* row_scales(int64_t first) const {
+    return p.scales ? p.scales + p.rows * cells + first : nullptr;
+  }
+
+  const Packed& p;
+  int64_t cells;
+};
+
 // --- finishing --------------------------------------------------------------------------------
 
 inline constexpr int64_t kFinish = 16;  // columns that are finished at once
@@ -260,15 +279,24 @@ OCTET_AVX512_INLINE __m512 constant_scales(const Matrix& w, int64_t n, __mmask16
 
 // Adds the lanes of sixteen accumulators of each of `rows` rows, which are `step` floats apart,
 // scales the sums, and writes columns [n, min(n + 16, last)); accumulators of columns beyond may
-// hold anything. `x_scales`: one a row, or null.
-OCTET_AVX512 inline void finish(const float* total, int64_t step, int64_t rows, int64_t first_row,
-                                const float* x_scales, const Matrix& w, int64_t n, int64_t last,
-                                const Output& out) {
+// hold anything. `x` is the packing, of which these are rows `first_row` and on.
+template <class Math>
+OCTET_AVX512 void finish(const float* total, int64_t step, int64_t rows, int64_t first_row,
+                         const PackedRows& x, const Matrix& w, int64_t n, int64_t last,
+                         const Output& out) {
+  const float* const x_scales = x.row_scales(first_row);
   const auto mask = static_cast<__mmask16>(simd::first_lanes(last - n, kFinish));
   const __m512 factor = constant_scales(w, n, mask);
   const __m512 bias = out.bias ? load_bias(out, n, mask) : _mm512_setzero_ps();
   for (int64_t m = 0; m < rows; ++m, total += step) {
-    __m512 sum = simd::reduce16(total);
+    __m512 sum;
+    if constexpr (Math::integers) {
+      const __m512i whole = _mm512_castps_si512(simd::reduce16<simd::AddIntegers>(total));
+      const __m512i offset = _mm512_set1_epi32(std::bit_cast<int32_t>(x.p.scales[first_row + m]));
+      sum = _mm512_cvtepi32_ps(_mm512_sub_epi32(whole, offset));
+    } else {
+      sum = simd::reduce16<simd::AddFloats>(total);
+    }
     if (x_scales) sum = _mm512_mul_ps(sum, _mm512_set1_ps(x_scales[m]));
     sum = _mm512_mul_ps(sum, factor);
     if (out.bias) sum = _mm512_add_ps(sum, bias);
@@ -366,24 +394,6 @@ struct Cut {
   int64_t scale_bytes() const { return rows * cells * 4; }
 };
 
-// What columns() passes on: packed x and where its scales lie.
-struct PackedRows {
-  explicit PackedRows(const Packed& packed, int64_t k)
-      : p(packed), cells((k + kCell - 1) / kCell) {}
-
-  const std::byte* data(int64_t first) const { return p.data + first * p.row_bytes; }
-  // Of a group that starts at row `first`: [cell][rows of the group].
-  const float* cell_scales(int64_t first) const {
-    return p.scales ? p.scales + first * cells : nullptr;
-  }
-  const float* row_scales(int64_t first) const {
-    return p.scales ? p.scales + p.rows * cells + first : nullptr;
-  }
-
-  const Packed& p;
-  int64_t cells;
-};
-
 // W is decoded and then used for every row of x.
 template <class Math, class Decoder>
 void panel_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t end,
@@ -427,8 +437,8 @@ void panel_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t
     const auto finish_group = [&](int64_t g, int64_t place) {
       const int64_t first = packed.first_row(g), m = packed.first_row(g + 1) - first;
       for (int64_t q = 0; q < quads; q += kFinish / 4) {
-        finish(totals + place * kGroup * step + q * 4 * 16, step, m, first, x.row_scales(first), w,
-               n0 + 4 * q, end, out);
+        finish<Math>(totals + place * kGroup * step + q * 4 * 16, step, m, first, x, w, n0 + 4 * q,
+                     end, out);
       }
     };
     for (int64_t g0 = 0; g0 < packed.groups; g0 += cut.turn) {
@@ -495,7 +505,7 @@ void stream_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_
     }
     for (int64_t s = 0; s < kStreams; ++s) {
       const int64_t n = begin + s * each + i0;
-      finish(total + s * stream, step, packed.rows, 0, x.row_scales(0), w, n, n + count, out);
+      finish<Math>(total + s * stream, step, packed.rows, 0, x, w, n, n + count, out);
     }
   }
 }
@@ -519,7 +529,7 @@ void direct_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_
       DirectTiles<Math, 4, Decoder, Fold>::tiles[packed.rows](
           WeightRows<4>::of(w, n + i), w.k, x.data(0), cells, total + i * 16, step, 16);
     }
-    finish(total, step, packed.rows, 0, x.row_scales(0), w, n, end, out);
+    finish<Math>(total, step, packed.rows, 0, x, w, n, end, out);
   }
 }
 

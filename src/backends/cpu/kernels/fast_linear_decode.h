@@ -22,6 +22,7 @@ struct FmaMath {
   using Vec = __m512;
   static constexpr int vecs = 4, width = 16;
   static constexpr bool scales_x = false;  // x is scaled when it is packed
+  static constexpr bool integers = false;  // sums are FP32
   OCTET_AVX512_INLINE static Vec load(const std::byte* p) { return _mm512_load_ps(p); }
   OCTET_AVX512_INLINE static void store(std::byte* p, Vec v) { _mm512_store_ps(p, v); }
   OCTET_AVX512_INLINE static __m512 add_product(__m512 acc, Vec w, Vec x) {
@@ -34,6 +35,7 @@ struct DotMath {
   using Vec = __m512i;
   static constexpr int vecs = 2, width = 32;
   static constexpr bool scales_x = true;  // the scales of x are applied to sums
+  static constexpr bool integers = false;
   OCTET_AVX512_INLINE static Vec load(const std::byte* p) { return _mm512_load_si512(p); }
   OCTET_AVX512_INLINE static void store(std::byte* p, Vec v) { _mm512_store_si512(p, v); }
   OCTET_AVX512_INLINE static __m512 add_product(__m512 acc, Vec w, Vec x) {

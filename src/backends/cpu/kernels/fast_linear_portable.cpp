@@ -220,6 +220,9 @@ const Kernels& fma_kernels() {
 const Kernels& dot_kernels() {
   return kernels;
 }
+const Kernels& vnni_kernels() {
+  return kernels;
+}
 #endif
 
 }  // namespace octet::cpu::fast

@@ -540,7 +540,20 @@ void launch_moe_dot(const KernelContext& context, const ops::Activation& x,
   run_moe(context, all ? dot_kernels() : fma_kernels(), x, routing, experts, out);
 }
 
+void launch_moe_vnni(const KernelContext& context, const ops::Activation& x,
+                     const ops::Routing& routing, std::span<const ops::GatedMlp> experts,
+                     const Tensor& out) {
+  bool all = true;
+  for (const ops::GatedMlp& mlp : experts) {
+    for (const ops::Linear* w : {&mlp.gate, &mlp.up, &mlp.down}) {
+      all = all && w->quant && vnni_takes(w->quant.format) && vnni_takes(w->input);
+    }
+  }
+  run_moe(context, all ? vnni_kernels() : fma_kernels(), x, routing, experts, out);
+}
+
 constexpr MoeRow rows[] = {
+    {"fast_moe_avx512_vnni", "int32", refuses_vnni, estimate_vnni, launch_moe_vnni},
     {"fast_moe_avx512_dot", "dot lanes k%64", refuses_dot, estimate_dot, launch_moe_dot},
     {"fast_moe_avx512_fma", "fma lanes k%64", refuses_fma, estimate_fma, launch_moe_fma},
     {"fast_moe_portable", "8 lanes", refuses_portable, estimate_portable, launch_moe_portable},

@@ -17,7 +17,7 @@ namespace octet::cpu {
 // What this processor can do. Detected once (select.h), or lowered by a flag to test other paths.
 struct CpuCaps {
   bool avx2 = false;         // with FMA and F16C
-  bool avx512_bf16 = false;  // with F, BW, VL, DQ and VBMI
+  bool avx512_bf16 = false;  // with F, BW, VL, DQ, VBMI and VNNI
   int threads = 1;
   bool fast_dot = false;  // vdpbf16ps issues as fast as FMA: AMD; elsewhere it does half its work
 };

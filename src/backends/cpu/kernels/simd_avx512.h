@@ -24,7 +24,7 @@
 
 // One set of features for all, as a function is only inlined into one with the same set.
 #define OCTET_AVX512 \
-  __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi")))
+  __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi,avx512vnni")))
 // Helpers of the innermost loops: without inlining, vectors would travel through memory.
 #define OCTET_AVX512_INLINE inline OCTET_AVX512 __attribute__((always_inline))
 
@@ -84,37 +84,53 @@ OCTET_AVX512_INLINE __m512 odd_bf16(__m512i pairs) {
       _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
 }
 
+// What reduce16 adds: floats, or integers in the registers of floats.
+struct AddFloats {
+  OCTET_AVX512_INLINE static __m512 add(__m512 x, __m512 y) { return _mm512_add_ps(x, y); }
+};
+struct AddIntegers {
+  OCTET_AVX512_INLINE static __m512 add(__m512 x, __m512 y) {
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), _mm512_castps_si512(y)));
+  }
+};
+
 // Steps of reduce16. Each adds two registers into one: what stands in its place already is blended,
 // and only its partners are shuffled.
 //   pairs: lanes 0+2 and 1+3 of every quad of x, then of y   quads: one sum a quad, of x and y in
 //   turn
+template <class Lanes>
 OCTET_AVX512_INLINE __m512 add_pairs(__m512 x, __m512 y) {
-  return _mm512_add_ps(_mm512_mask_blend_ps(0xCCCC, x, y), _mm512_shuffle_ps(x, y, 0x4E));
+  return Lanes::add(_mm512_mask_blend_ps(0xCCCC, x, y), _mm512_shuffle_ps(x, y, 0x4E));
 }
+template <class Lanes>
 OCTET_AVX512_INLINE __m512 add_quads(__m512 x, __m512 y) {
   const __m512i partners =
       _mm512_setr_epi32(1, 16, 3, 18, 5, 20, 7, 22, 9, 24, 11, 26, 13, 28, 15, 30);
-  return _mm512_add_ps(_mm512_mask_blend_ps(0xAAAA, x, y), _mm512_permutex2var_ps(x, partners, y));
+  return Lanes::add(_mm512_mask_blend_ps(0xAAAA, x, y), _mm512_permutex2var_ps(x, partners, y));
 }
+template <class Lanes>
 OCTET_AVX512_INLINE __m512 add_quads(const float* from) {
-  return add_quads(add_pairs(_mm512_load_ps(from), _mm512_load_ps(from + 32)),
-                   add_pairs(_mm512_load_ps(from + 16), _mm512_load_ps(from + 48)));
+  return add_quads<Lanes>(add_pairs<Lanes>(_mm512_load_ps(from), _mm512_load_ps(from + 32)),
+                          add_pairs<Lanes>(_mm512_load_ps(from + 16), _mm512_load_ps(from + 48)));
 }
 // Quads 0+2 and 1+3 of x, then of y.
+template <class Lanes>
 OCTET_AVX512_INLINE __m512 add_halves(__m512 x, __m512 y) {
-  return _mm512_add_ps(_mm512_mask_blend_ps(0xFF00, x, y), _mm512_shuffle_f32x4(x, y, 0x4E));
+  return Lanes::add(_mm512_mask_blend_ps(0xFF00, x, y), _mm512_shuffle_f32x4(x, y, 0x4E));
 }
 
 // The sums of the lanes of each of the sixteen registers at `from`, `from` + 16, ...: lane i is
 // that of register i, added as
 //   q[j] = (lane j + lane j+2) + (lane j+1 + lane j+3) in each quad, then (q0 + q2) + (q1 + q3).
+template <class Lanes>
 OCTET_AVX512_INLINE __m512 reduce16(const float* from) {
-  const __m512 even = add_halves(add_quads(from), add_quads(from + 8 * 16));
-  const __m512 odd = add_halves(add_quads(from + 4 * 16), add_quads(from + 12 * 16));
+  const __m512 even = add_halves<Lanes>(add_quads<Lanes>(from), add_quads<Lanes>(from + 8 * 16));
+  const __m512 odd =
+      add_halves<Lanes>(add_quads<Lanes>(from + 4 * 16), add_quads<Lanes>(from + 12 * 16));
   const __m512i partners =
       _mm512_setr_epi32(4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27);
-  return _mm512_add_ps(_mm512_mask_blend_ps(0xF0F0, even, odd),
-                       _mm512_permutex2var_ps(even, partners, odd));
+  return Lanes::add(_mm512_mask_blend_ps(0xF0F0, even, odd),
+                    _mm512_permutex2var_ps(even, partners, odd));
 }
 
 // Nearest BF16 of each lane in the low 16 bits, as to_bf16 rounds (vcvtneps2bf16 flushes

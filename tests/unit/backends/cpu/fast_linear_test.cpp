@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
+#include <random>
 
 #include "backends/cpu/select.h"
 #include "linear_problem.h"
@@ -191,6 +193,42 @@ TEST(FastLinear, NanCodesGiveNan) {
       const std::vector<float> out = run(row, all.caps, problem, DType::bf16, 1);
       for (int64_t i = 0; i < m * 8; ++i) {
         EXPECT_EQ(std::isnan(out[static_cast<size_t>(i)]), i % 8 == 2 || i % 8 == 5) << row.name;
+      }
+    }
+  }
+}
+
+// Every code there is, the least included, over ragged k: what the row without a sign of its own is
+// offset by comes off again to the last bit.
+TEST(FastLinear, IntegerSumsAreExact) {
+  const Rows all = all_rows();
+  const QuantFormat format{Code::i8, grids::row};
+  for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 40, 72},
+                                {2, 133, 64},
+                                {5, 8, 1},
+                                {23, 37, 1001},
+                                {64, 16, 4096}}) {
+    LinearProblem problem(code_form(grids::row, Code::i8), code_form(grids::row, Code::i8), m, n,
+                          k);
+    std::mt19937 random(static_cast<uint32_t>(k));
+    for (const Tensor& codes : {problem.x.quant.codes, problem.w.quant.codes}) {
+      for (int64_t i = 0; i < codes.count(); ++i) {
+        codes.as<uint8_t>()[i] = i < 512 ? 0x80 : static_cast<uint8_t>(random());
+      }
+    }
+    for (const LinearRow& row : all.rows) {
+      if (row.reduction_id != "int32" || row.refuses(problem.desc(), all.caps)) continue;
+      const std::vector<float> out = run(row, all.caps, problem, DType::f32, 2);
+      for (int64_t i = 0; i < m * n; ++i) {
+        const int64_t r = i / n, c = i % n;
+        int64_t sum = 0;
+        for (int64_t j = 0; j < k; ++j) {
+          sum += int64_t{problem.x.quant.codes.as<int8_t>()[r * k + j]} *
+                 problem.w.quant.codes.as<int8_t>()[c * k + j];
+        }
+        const float scaled = static_cast<float>(sum) * problem.x.quant.scales.as<float>()[r];
+        ASSERT_EQ(out[static_cast<size_t>(i)], scaled * problem.w.quant.scales.as<float>()[c])
+            << row.name << " " << to_string(problem.desc()) << " " << i;
       }
     }
   }

@@ -134,7 +134,10 @@ std::vector<MoeRow> rows() {
   CpuCaps caps = detect_caps();
   std::vector<MoeRow> out;
   for (const MoeRow& row : fast_moe_rows()) {
-    if (!row.refuses({.op = "moe_experts", .m = 1, .n = 8, .k = 8}, caps)) out.push_back(row);
+    ops::OpDesc plain{.op = "moe_experts", .m = 1, .n = 8, .k = 8};
+    ops::OpDesc codes = plain;  // which a row may ask for; experts that differ it leaves to another
+    codes.weight_format = codes.input_format = QuantFormat{Code::i8, grids::row};
+    if (!row.refuses(plain, caps) || !row.refuses(codes, caps)) out.push_back(row);
   }
   return out;
 }
@@ -142,6 +145,7 @@ std::vector<MoeRow> rows() {
 std::vector<Config> quantizing() {
   return {{.input = QuantFormat{Code::e4m3, grids::row}},
           {.weight = code_form(grids::block128), .input = QuantFormat{Code::e4m3, grids::group128}},
+          {.weight = code_form(grids::row, Code::i8), .input = QuantFormat{Code::i8, grids::row}},
           {.input = QuantFormat{Code::e4m3, grids::tensor}, .when = InputScale::calibrated}};
 }
 
