@@ -72,8 +72,7 @@ struct Accumulators {
     }
   }
   // total += this * scale of the cell.
-  OCTET_AVX512_INLINE void fold(float* total, int64_t step, const CellScales& scales,
-                                int64_t column = 16) const {
+  OCTET_AVX512_INLINE void fold(float* total, int64_t step, const CellScales& scales) const {
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m, total += step) {
       alignas(16) float both[R];
@@ -87,7 +86,7 @@ struct Accumulators {
       }
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        float* to = total + r * column;
+        float* to = total + r * 16;
         _mm512_store_ps(to,
                         _mm512_fmadd_ps(at[m][r], _mm512_set1_ps(scale[r]), _mm512_load_ps(to)));
       }
@@ -98,20 +97,47 @@ struct Accumulators {
   }
 };
 
-// R rows of W from the mapping, `step` apart; rows beyond the last repeat it, and are not written
-// out.
+// R rows of W from the mapping, `step` apart, and their scales, `scale_step` bytes from one cell to
+// the next (all ones if they do not vary); rows beyond the last repeat it, and are not written out.
 template <int R>
 struct WeightRows {
   const std::byte* row[R];
+  const std::byte* scale[R];
+  int64_t scale_step;
   int64_t ahead;  // bytes from here to what is prefetched: the same place in the next R rows
 
   static WeightRows of(const Matrix& w, int64_t n, int64_t step = 1) {
+    static constexpr float one = 1.0f;
     WeightRows rows;
-    for (int r = 0; r < R; ++r) rows.row[r] = w.row(std::min(n + r * step, w.rows - 1));
+    rows.scale_step = w.scales.varies ? w.scales.col_bytes : 0;
     rows.ahead = step == 1 ? R * w.row_bytes : kStreamAhead;
+    for (int r = 0; r < R; ++r) {
+      const int64_t at = std::min(n + r * step, w.rows - 1);
+      rows.row[r] = w.row(at);
+      rows.scale[r] = w.scales.varies ? w.scales.row(at) : reinterpret_cast<const std::byte*>(&one);
+    }
     return rows;
   }
 };
+
+// total += acc * scale of the cell; `x` has the scales of the rows of x, where the kernel does not
+// scale x beforehand. Totals lie as store() puts them.
+template <class Math, int M, int R>
+OCTET_AVX512_INLINE void fold_rows(const Accumulators<Math, M, R>& acc, const WeightRows<R>& rows,
+                                   int64_t cell, const float* x, float* total, int64_t step,
+                                   int64_t column) {
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    const float scale = load_f32(rows.scale[r] + cell * rows.scale_step);
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) {
+      float* const to = total + m * step + r * column;
+      const float both = Math::scales_x ? scale * x[cell * M + m] : scale;
+      _mm512_store_ps(to, _mm512_fmadd_ps(acc.at[m][r], _mm512_set1_ps(both), _mm512_load_ps(to)));
+    }
+  }
+  asm volatile("" ::: "memory");  // see Accumulators::fold
+}
 
 // Asks for what comes later: into L2 the lines of this chunk in the next rows (`ahead` bytes on),
 // and into L1 those of this row a few chunks on. Asking for the next rows into L1 would drive x out
@@ -173,36 +199,42 @@ OCTET_AVX512_INLINE void packed_chunk(Accumulators<Math, M, 4>& acc, const std::
   }
 }
 
-// M rows of x by R rows of W, over all of k. The sums go to `total` as lanes, rows `step` floats
-// apart and columns `column`.
+// M rows of x by R rows of W, over all of k, `count` times: rows n + i, n + i + apart, ... of W for
+// i < count. The sums go to `total` as lanes, rows `step` floats apart, columns `column`, and those
+// of the next i 16. `x_scales`: as of Accumulators::fold.
 template <class Math, int M, int R, class Decoder, bool Fold>
-OCTET_AVX512 void direct_tile(const WeightRows<R>& rows, int64_t k_size, const std::byte* x,
-                              CellScales scales, float* total, int64_t step, int64_t column) {
+OCTET_AVX512 void direct_tiles(const Matrix& w, int64_t n, int64_t apart, int64_t count,
+                               const std::byte* x, const float* x_scales, float* total,
+                               int64_t step, int64_t column) {
   const Decoder decoder = Decoder::make();
-  const int64_t full = k_size / kChunk * kChunk;
+  const int64_t full = w.k / kChunk * kChunk;
   constexpr int64_t x_step = Math::vecs * M * 64;
-  Accumulators<Math, M, R> acc;
-  acc.clear();
-  if constexpr (!Fold) {
-    for (int64_t k = 0; k < full; k += kChunk, x += x_step) {
-      direct_chunk<Math, M, R, Decoder, true>(acc, decoder, rows, k, kChunk, x);
-    }
-    if (full < k_size) {
-      direct_chunk<Math, M, R, Decoder, false>(acc, decoder, rows, full, k_size - full, x);
-    }
-    acc.store(total, step, column);
-  } else {
-    acc.store(total, step, column);
-    for (int64_t k = 0; k < k_size; k += kCell, scales.next(M, R)) {
-      acc.clear();
-      for (int64_t c = k; c < std::min(k + kCell, k_size); c += kChunk, x += x_step) {
-        if (c < full) {
-          direct_chunk<Math, M, R, Decoder, true>(acc, decoder, rows, c, kChunk, x);
-        } else {
-          direct_chunk<Math, M, R, Decoder, false>(acc, decoder, rows, c, k_size - c, x);
-        }
+  for (int64_t i = 0; i < count; ++i, total += 16) {
+    const auto rows = WeightRows<R>::of(w, n + i, apart);
+    const std::byte* at = x;
+    Accumulators<Math, M, R> acc;
+    acc.clear();
+    if constexpr (!Fold) {
+      for (int64_t k = 0; k < full; k += kChunk, at += x_step) {
+        direct_chunk<Math, M, R, Decoder, true>(acc, decoder, rows, k, kChunk, at);
       }
-      acc.fold(total, step, scales, column);
+      if (full < w.k) {
+        direct_chunk<Math, M, R, Decoder, false>(acc, decoder, rows, full, w.k - full, at);
+      }
+      acc.store(total, step, column);
+    } else {
+      acc.store(total, step, column);
+      for (int64_t k = 0, cell = 0; k < w.k; k += kCell, ++cell) {
+        acc.clear();
+        for (int64_t c = k; c < std::min(k + kCell, w.k); c += kChunk, at += x_step) {
+          if (c < full) {
+            direct_chunk<Math, M, R, Decoder, true>(acc, decoder, rows, c, kChunk, at);
+          } else {
+            direct_chunk<Math, M, R, Decoder, false>(acc, decoder, rows, c, w.k - c, at);
+          }
+        }
+        fold_rows(acc, rows, cell, x_scales, total, step, column);
+      }
     }
   }
 }
@@ -309,15 +341,14 @@ OCTET_AVX512 void finish(const float* total, int64_t step, int64_t rows, int64_t
   }
 }
 
-// The scales of R rows from n on, `step` apart, by cell, [cell][R]; 1 if they do not vary (those of
-// x do).
-template <int R>
-void gather_scales(const Matrix& w, int64_t n, float* out, int64_t step = 1) {
+// The scales of four rows from n on, by cell, [cell][4].
+inline void gather_scales(const Matrix& w, int64_t n, float* out) {
   const int64_t cells = (w.k + kCell - 1) / kCell;
-  if (!w.scales.varies) std::fill_n(out, R * cells, 1.0f);
-  for (int r = 0; w.scales.varies && r < R; ++r) {
-    const std::byte* from = w.scales.row(std::min(n + r * step, w.rows - 1));
-    for (int64_t c = 0; c < cells; ++c) out[c * R + r] = load_f32(from + c * w.scales.col_bytes);
+  const auto rows = WeightRows<4>::of(w, n);
+  for (int r = 0; r < 4; ++r) {
+    for (int64_t c = 0; c < cells; ++c) {
+      out[c * 4 + r] = load_f32(rows.scale[r] + c * rows.scale_step);
+    }
   }
 }
 
@@ -422,7 +453,7 @@ void panel_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t
       if (!cut.few) {
         decode_rows4<Math, Decoder>(w, n0 + 4 * q, 0, cut.chunks, panel + q * cut.quad_bytes());
       }
-      if (fold) gather_scales<4>(w, n0 + 4 * q, scales + q * 4 * cut.cells);
+      if (fold) gather_scales(w, n0 + 4 * q, scales + q * 4 * cut.cells);
     }
     // One tile: group g by four rows of W decoded at `values`, chunks [c, c + count).
     const auto tile = [&](int64_t g, int64_t place, int64_t q, int64_t c, int64_t count,
@@ -467,16 +498,16 @@ void panel_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t
 // One group of x: W is decoded in registers, used, and never written.
 template <class Math, int R, class Decoder, bool Fold>
 struct DirectTiles {
-  using Tile = void (*)(const WeightRows<R>&, int64_t, const std::byte*, CellScales, float*,
-                        int64_t, int64_t);
+  using Tile = void (*)(const Matrix&, int64_t, int64_t, int64_t, const std::byte*, const float*,
+                        float*, int64_t, int64_t);
   static constexpr Tile tiles[] = {
       nullptr,
-      direct_tile<Math, 1, R, Decoder, Fold>,
-      direct_tile<Math, 2, R, Decoder, Fold>,
-      direct_tile<Math, R == 8 ? 2 : 3, R, Decoder, Fold>,
-      direct_tile<Math, R == 8 ? 2 : 4, R, Decoder, Fold>,
-      direct_tile<Math, R == 8 ? 2 : 5, R, Decoder, Fold>,
-      direct_tile<Math, R == 8 ? 2 : 6, R, Decoder, Fold>,
+      direct_tiles<Math, 1, R, Decoder, Fold>,
+      direct_tiles<Math, 2, R, Decoder, Fold>,
+      direct_tiles<Math, R == 8 ? 2 : 3, R, Decoder, Fold>,
+      direct_tiles<Math, R == 8 ? 2 : 4, R, Decoder, Fold>,
+      direct_tiles<Math, R == 8 ? 2 : 5, R, Decoder, Fold>,
+      direct_tiles<Math, R == 8 ? 2 : 6, R, Decoder, Fold>,
   };
 };
 
@@ -488,21 +519,14 @@ struct DirectTiles {
 //      begin + 2 each  [row 0, row 1, ...   ...           sixteen of them are finished at once
 template <class Math, class Decoder, bool Fold>
 void stream_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t each,
-                    const Output& out, std::byte* scratch) {
+                    const Output& out) {
   constexpr int64_t stream = kFinish * 16, step = kStreams * stream;
   alignas(64) float total[2 * step];
   const PackedRows x(packed, w.k);
-  auto* scales = reinterpret_cast<float*>(scratch);
-  const CellScales cells{scales, x.cell_scales(0)};
   for (int64_t i0 = 0; i0 < each; i0 += kFinish) {
     const int64_t count = std::min(kFinish, each - i0);
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t n = begin + i0 + i;
-      if constexpr (Fold) gather_scales<kStreams>(w, n, scales, each);
-      DirectTiles<Math, kStreams, Decoder, Fold>::tiles[packed.rows](
-          WeightRows<kStreams>::of(w, n, each), w.k, x.data(0), cells, total + i * 16, step,
-          stream);
-    }
+    DirectTiles<Math, kStreams, Decoder, Fold>::tiles[packed.rows](
+        w, begin + i0, each, count, x.data(0), x.cell_scales(0), total, step, stream);
     for (int64_t s = 0; s < kStreams; ++s) {
       const int64_t n = begin + s * each + i0;
       finish<Math>(total + s * stream, step, packed.rows, 0, x, w, n, n + count, out);
@@ -512,22 +536,19 @@ void stream_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_
 
 template <class Math, class Decoder, bool Fold>
 void direct_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t end,
-                    const Output& out, std::byte* scratch) {
+                    const Output& out) {
   const int64_t each = (end - begin) / kStreams;
   if (packed.rows <= 2 && each >= kFinish / 2) {
-    stream_columns<Math, Decoder, Fold>(w, packed, begin, each, out, scratch);
+    stream_columns<Math, Decoder, Fold>(w, packed, begin, each, out);
     begin += kStreams * each;
   }
   constexpr int64_t step = kFinish * 16;
   alignas(64) float total[kGroup * step];
   const PackedRows x(packed, w.k);
-  auto* scales = reinterpret_cast<float*>(scratch);
-  const CellScales cells{scales, x.cell_scales(0)};
   for (int64_t n = begin; n < end; n += kFinish) {
     for (int64_t i = 0; i < std::min(kFinish, end - n); i += 4) {
-      if constexpr (Fold) gather_scales<4>(w, n + i, scales);
       DirectTiles<Math, 4, Decoder, Fold>::tiles[packed.rows](
-          WeightRows<4>::of(w, n + i), w.k, x.data(0), cells, total + i * 16, step, 16);
+          w, n + i, 1, 1, x.data(0), x.cell_scales(0), total + i * 16, step, 16);
     }
     finish<Math>(total, step, packed.rows, 0, x, w, n, end, out);
   }
@@ -540,9 +561,9 @@ void all_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t e
     if (packed.groups > 1) {
       panel_columns<Math, Decoder>(w, packed, begin, end, out, scratch);
     } else if (w.scales.varies || packed.varies) {
-      direct_columns<Math, Decoder, true>(w, packed, begin, end, out, scratch);
+      direct_columns<Math, Decoder, true>(w, packed, begin, end, out);
     } else {
-      direct_columns<Math, Decoder, false>(w, packed, begin, end, out, scratch);
+      direct_columns<Math, Decoder, false>(w, packed, begin, end, out);
     }
   });
 }

@@ -75,7 +75,7 @@ void columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t end, 
   if (packed.groups > 1) {
     panel_columns<VnniMath, OffsetCodes>(w, packed, begin, end, out, scratch);
   } else {
-    direct_columns<VnniMath, OffsetCodes, false>(w, packed, begin, end, out, scratch);
+    direct_columns<VnniMath, OffsetCodes, false>(w, packed, begin, end, out);
   }
 }
 
