@@ -4,14 +4,14 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <cmath>
 #include <utility>
 
 namespace octet::server {
 
 namespace asio = boost::asio;
 
-asio::awaitable<std::shared_ptr<void>> FairTurns::wait(std::string client,
-                                                       std::chrono::steady_clock::duration most) {
+asio::awaitable<std::shared_ptr<void>> FairTurns::wait(std::string client, Clock::duration most) {
   if (Client& mine = clients_[client]; mine.waiting.empty() && may(mine)) {
     ++mine.has;
     --free_;
@@ -38,42 +38,76 @@ void FairTurns::remove(const std::string& name, Waiter* waiter) {
   Client& client = found->second;
   client.waiting.remove(waiter);
   if (client.waiting.empty()) std::erase(order_, name);
-  if (client.idle()) clients_.erase(found);
+  forget_idle();
+}
+
+FairTurns::Clock::duration FairTurns::took_of(const Client& client) const {
+  const std::chrono::duration<double> since = now_() - client.at;
+  const double halves = since / std::chrono::duration<double>(kHalfLife);
+  return std::chrono::duration_cast<Clock::duration>(client.took * std::exp2(-halves));
+}
+
+size_t FairTurns::places_of_costly() const {
+  size_t places = 0;
+  for (const auto& [name, client] : clients_) places += is_costly(client) ? client.has : 0;
+  return places;
+}
+
+bool FairTurns::may(const Client& client) const {
+  if (free_ == 0 || client.has >= most_each_) return false;
+  return !is_costly(client) || places_of_costly() < most_each_;
 }
 
 // The turn that the client has been given.
 std::shared_ptr<void> FairTurns::turn_of(const std::string& client) {
-  return {this, [self = shared_from_this(), client](void*) { self->leave(client); }};
+  return {this, [self = shared_from_this(), client, begin = now_()](void*) {
+            self->leave(client, begin);
+          }};
 }
 
-void FairTurns::leave(const std::string& name) {
+void FairTurns::leave(const std::string& name, Clock::time_point begin) {
   ++free_;
   Client& client = clients_.at(name);
   --client.has;
-  if (client.idle()) clients_.erase(name);
+  client.took = took_of(client) + (now_() - begin);
+  client.at = now_();
+  forget_idle();
   admit();
 }
 
-// Gives free places to those who wait, one client after the other.
+// Of those that are idle: whose turns were short or long ago. The others stay, and are few, since
+// each has had a place for long.
+void FairTurns::forget_idle() {
+  constexpr Clock::duration little = Clock::duration(kMuch) / 16;
+  std::erase_if(clients_, [&](const auto& entry) {
+    return entry.second.idle() && took_of(entry.second) <= little;
+  });
+}
+
+// Gives free places to those who wait.
 void FairTurns::admit() {
-  for (size_t seen = 0; seen < order_.size() && free_ > 0;) {
-    const std::string name = std::move(order_.front());
-    order_.pop_front();
-    Client& client = clients_.at(name);
-    if (!may(client)) {
-      order_.push_back(name);
-      ++seen;
-      continue;
-    }
-    Waiter* next = client.waiting.front();
-    client.waiting.pop_front();
-    ++client.has;
-    --free_;
-    next->admitted = true;
-    next->timer.cancel();
-    if (!client.waiting.empty()) order_.push_back(name);
-    seen = 0;
+  while (free_ > 0 && (admit_one(false) || admit_one(true))) {
   }
+}
+
+// The next of the clients that are costly, or not; false if none of them may.
+bool FairTurns::admit_one(bool costly) {
+  const auto next = std::ranges::find_if(order_, [&](const std::string& name) {
+    const Client& client = clients_.at(name);
+    return is_costly(client) == costly && may(client);
+  });
+  if (next == order_.end()) return false;
+  const std::string name = *next;
+  order_.erase(next);
+  Client& client = clients_.at(name);
+  Waiter* waiter = client.waiting.front();
+  client.waiting.pop_front();
+  ++client.has;
+  --free_;
+  waiter->admitted = true;
+  waiter->timer.cancel();
+  if (!client.waiting.empty()) order_.push_back(name);
+  return true;
 }
 
 size_t FairTurns::waiting() const {

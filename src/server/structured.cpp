@@ -183,7 +183,8 @@ asio::awaitable<std::shared_ptr<const text::CompiledGrammar>> StructuredOutput::
     throw ApiError(400, wanted.field + " is not supported here: " + why_not, "BadRequestError",
                    wanted.field);
   }
-  if (auto kept = compiler->find(wanted.source)) co_return kept;
+  const std::string where = fmt::format("{}, $.{}", kBodyName, wanted.field);
+  if (auto kept = compiler->find(wanted.source, where)) co_return kept;
   const std::shared_ptr<void> turn = co_await turns->wait(client, kMostWait);
   if (!turn) {
     throw ApiError(503,
@@ -193,9 +194,13 @@ asio::awaitable<std::shared_ptr<const text::CompiledGrammar>> StructuredOutput::
                    "ServiceUnavailableError", wanted.field);
   }
   std::shared_ptr<const text::CompiledGrammar> grammar;
-  co_await on_worker(workers, [&] {
-    grammar = compiler->compile(wanted.source, fmt::format("{}, $.{}", kBodyName, wanted.field));
-  });
+  co_await on_worker(workers, [&] { grammar = compiler->compile(wanted.source, where); });
+  if (!grammar) {
+    throw ApiError(
+        503,
+        fmt::format("the machine is too busy to compile {} now; try again later", wanted.field),
+        "ServiceUnavailableError", wanted.field);
+  }
   co_return grammar;
 }
 

@@ -201,6 +201,7 @@ std::string ChatTemplate::Impl::run(const ChatTemplateSource& source,
       fail("the chat template does not take this conversation", complaint(result.text), "");
       break;
     case Sandbox::Result::out_of_time:
+    case Sandbox::Result::too_slow:
       fail("the chat template takes too long", "",
            "at most " + std::to_string(sandbox.limits().cpu_seconds) + " s of CPU time");
       break;

@@ -1,6 +1,7 @@
 #include "text/grammar.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -79,17 +80,39 @@ std::string unsupported_in_regex(std::string_view regex) {
   return "";
 }
 
+std::string accepted_of(GrammarSource::Kind kind) {
+  switch (kind) {
+    case GrammarSource::Kind::json_object:
+    case GrammarSource::Kind::json_schema:
+      return "a JSON schema that some value satisfies, of the keywords that the documentation "
+             "lists";
+    case GrammarSource::Kind::regex:
+      return "a regular expression that some text matches, without look-around, references to "
+             "groups and classes by property";
+    case GrammarSource::Kind::choice:
+      return "an array of strings";
+    case GrammarSource::Kind::ebnf:
+      break;
+  }
+  return "rules in the notation of GBNF, such as root ::= \"yes\" | \"no\", the first called root";
+}
+
 void refuse_regex(const std::string& regex, const std::string& where) {
   const std::string found = unsupported_in_regex(regex);
   if (found.empty()) return;
   throw Error({.what = "structured output cannot hold this part of the expression",
                .where = where,
-               .value = found});
+               .value = found,
+               .accepted = accepted_of(GrammarSource::Kind::regex)});
+}
+
+size_t bytes_of(const GrammarSource& source) {
+  return source.text.size() + source.before.size() + source.after.size();
 }
 
 // The text that the engine reads, of a source that it can hold.
 std::string checked_text(const GrammarSource& source, size_t most_bytes, const std::string& where) {
-  const size_t bytes = source.text.size() + source.before.size() + source.after.size();
+  const size_t bytes = bytes_of(source);
   if (bytes > most_bytes) {
     throw Error({.what = "too long for structured output",
                  .where = where,
@@ -108,7 +131,8 @@ std::string checked_text(const GrammarSource& source, size_t most_bytes, const s
   if (found.empty()) return dump_json(schema);
   throw Error({.what = "structured output cannot hold this part of the schema",
                .where = where,
-               .value = found});
+               .value = found,
+               .accepted = accepted_of(source.kind)});
 }
 
 // In the sandbox.
@@ -137,23 +161,6 @@ GrammarEngine::Form form_of(GrammarSource::Kind kind) {
   return GrammarEngine::Form::ebnf;
 }
 
-std::string accepted_of(GrammarSource::Kind kind) {
-  switch (kind) {
-    case GrammarSource::Kind::json_object:
-    case GrammarSource::Kind::json_schema:
-      return "a JSON schema that some value satisfies, of the keywords that the documentation "
-             "lists";
-    case GrammarSource::Kind::regex:
-      return "a regular expression that some text matches, without look-around, references to "
-             "groups and classes by property";
-    case GrammarSource::Kind::choice:
-      return "an array of strings";
-    case GrammarSource::Kind::ebnf:
-      break;
-  }
-  return "rules in the notation of GBNF, such as root ::= \"yes\" | \"no\", the first called root";
-}
-
 // Why there is no grammar, without a place.
 ErrorParts refusal_of(const Sandbox::Result& result, const Sandbox::Limits& limits,
                       GrammarSource::Kind kind) {
@@ -164,14 +171,23 @@ ErrorParts refusal_of(const Sandbox::Result& result, const Sandbox::Limits& limi
       accepted = accepted_of(kind);
       break;
     case Sandbox::Result::out_of_time:
-      value = fmt::format("compiling it takes more than {} s", limits.cpu_seconds);
+      value = fmt::format("making it takes more than {} s", limits.cpu_seconds);
       accepted = "fewer or smaller repeats, enumerations and alternatives";
       break;
     default:
-      value = "compiling it takes too much memory";
+      value = "making it takes too much memory";
       accepted = "fewer or smaller repeats, enumerations and alternatives, less nesting";
   }
   return {.what = "no grammar can be made of this", .value = value, .accepted = accepted};
+}
+
+// Gives back to the system what reading a large text took, which else stays with the allocator of
+// the thread that read it.
+void release(std::string& text) {
+  constexpr size_t large = size_t{256} << 10;
+  const bool was_large = text.size() > large;
+  text = {};
+  if (was_large) malloc_trim(0);
 }
 
 [[noreturn]] void refuse(ErrorParts parts, const std::string& where) {
@@ -352,7 +368,7 @@ struct GrammarCompiler::Impl {
 
   struct Kept {
     GrammarSource source;
-    std::shared_ptr<const CompiledGrammar> grammar;  // null: it exceeds a limit
+    std::shared_ptr<const CompiledGrammar> grammar;  // null: none can be made of it
     ErrorParts refusal;                              // then
     size_t bytes;
   };
@@ -363,6 +379,15 @@ struct GrammarCompiler::Impl {
     if (found == kept.end()) return nullptr;
     kept.splice(kept.begin(), kept, found);
     return &*found;
+  }
+
+  // What is known of a source: its grammar, or null; throws why there is none.
+  std::shared_ptr<const CompiledGrammar> known(const GrammarSource& source,
+                                               const std::string& where) {
+    const std::lock_guard lock(mutex);
+    const Kept* found = find(source);
+    if (found && !found->grammar) refuse(found->refusal, where);
+    return found ? found->grammar : nullptr;
   }
 
   void keep(Kept entry) {
@@ -405,36 +430,32 @@ GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, int64_t vocab,
 
 GrammarCompiler::~GrammarCompiler() = default;
 
-std::shared_ptr<const CompiledGrammar> GrammarCompiler::find(const GrammarSource& source) {
-  const std::lock_guard lock(impl_->mutex);
-  const Impl::Kept* found = impl_->find(source);
-  return found ? found->grammar : nullptr;
+std::shared_ptr<const CompiledGrammar> GrammarCompiler::find(const GrammarSource& source,
+                                                             const std::string& where) {
+  return impl_->known(source, where);
 }
 
 std::shared_ptr<const CompiledGrammar> GrammarCompiler::compile(const GrammarSource& source,
                                                                 const std::string& where) {
   Impl& my = *impl_;
-  {
-    const std::lock_guard lock(my.mutex);
-    if (const Impl::Kept* found = my.find(source)) {
-      if (!found->grammar) refuse(found->refusal, where);
-      return found->grammar;
-    }
-  }
+  if (auto kept = my.known(source, where)) return kept;
   const std::string text = checked_text(source, my.limits.source_bytes, where);
   const GrammarEngine::Form form = form_of(source.kind);
   const OrderedJson request =
       OrderedJson::array({static_cast<int>(form), text, source.before, source.after});
-  const Sandbox::Result result = my.sandboxes.run(dump_json(request));
+  Sandbox::Result result = my.sandboxes.run(dump_json(request));
+  if (result.kind == Sandbox::Result::too_slow) return nullptr;
   if (result.kind != Sandbox::Result::done) {
     const ErrorParts refusal = refusal_of(result, my.limits.sandbox, source.kind);
-    if (result.kind != Sandbox::Result::refused) {
-      my.keep({source, nullptr, refusal, source.text.size()});
-    }
+    my.keep({source, nullptr, refusal, bytes_of(source)});
     refuse(refusal, where);
   }
   auto grammar = my.engines->of(form).load(result.text);
-  my.keep({source, grammar, {}, result.text.size() + source.text.size()});
+  // In memory it is a tenth to a third smaller than as a text. (The engine's own count leaves out
+  // its automata, which may be nine tenths of it.)
+  const size_t bytes = bytes_of(source) + result.text.size();
+  release(result.text);
+  my.keep({source, grammar, {}, bytes});
   return grammar;
 }
 

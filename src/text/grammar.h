@@ -71,10 +71,10 @@ class GrammarState {
 
 struct GrammarLimits {
   size_t source_bytes = 256 << 10;        // of a source, all of its texts together
-  size_t cache_bytes = size_t{64} << 20;  // of compiled grammars that are kept, as they are stored
+  size_t cache_bytes = size_t{64} << 20;  // of memory for compiled grammars that are kept
   int sandboxes = 2;                      // that compile at a time
   Sandbox::Limits sandbox = {.cpu_seconds = 5,
-                             .wall_seconds = 30,
+                             .wall_seconds = 15,
                              .memory_bytes = size_t{1} << 30,
                              .output_bytes = size_t{32} << 20};
 };
@@ -90,12 +90,15 @@ class GrammarCompiler {
   GrammarCompiler(const GrammarCompiler&) = delete;
   GrammarCompiler& operator=(const GrammarCompiler&) = delete;
 
-  // One of the last that were compiled, or null; at once.
-  std::shared_ptr<const CompiledGrammar> find(const GrammarSource& source);
+  // One of the last that were compiled, or null if it was not; at once. Throws the Error of
+  // compile() where that one is remembered.
+  std::shared_ptr<const CompiledGrammar> find(const GrammarSource& source,
+                                              const std::string& where);
   // From any thread, as many calls at a time as there are sandboxes: some milliseconds, and at most
-  // the limits of a sandbox. The last ones are kept, and so is that one exceeds a limit. `where` is
-  // the place of the source in errors. Throws Error where the source is wrong, uses what is not
-  // supported, or exceeds a limit.
+  // the limits of a sandbox. The last ones are kept, and so is why there was none. `where` is the
+  // place of the source in errors. Throws Error where the source is wrong, uses what is not
+  // supported, or exceeds a limit. Null where the wall clock alone ended it: the machine is too
+  // busy, and it may be asked for again.
   std::shared_ptr<const CompiledGrammar> compile(const GrammarSource& source,
                                                  const std::string& where);
 

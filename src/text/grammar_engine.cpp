@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "base/json.h"
+#include "text/grammar_faults.h"
 
 namespace octet::text {
 
@@ -107,6 +108,21 @@ bool fill_mask(xgrammar::GrammarMatcher& matcher, std::span<int32_t> words) {
   return matcher.FillNextTokenBitmask(&tensor);
 }
 
+// What the engine throws leaves it in words of ours.
+template <class Work>
+auto in_own_words(Work work) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw std::runtime_error(fault_in_own_words(error.what()));
+  }
+}
+
+// What is said of a form that no text has, in the engine's place.
+constexpr const char* kNoText = "no text has this form";
+
 // Whether any token, an end token among them, may come behind `before`.
 bool can_begin(const xgrammar::CompiledGrammar& compiled, const std::string& before) {
   xgrammar::GrammarMatcher matcher(compiled);
@@ -128,6 +144,11 @@ GrammarEngine::~GrammarEngine() = default;
 
 std::string GrammarEngine::compile(Form form, const std::string& text, const std::string& before,
                                    const std::string& after) const {
+  return in_own_words([&] { return compiled(form, text, before, after); });
+}
+
+std::string GrammarEngine::compiled(Form form, const std::string& text, const std::string& before,
+                                    const std::string& after) const {
   using xgrammar::Grammar;
   std::string warning;
   const WarningScope scope(warning);
@@ -162,15 +183,17 @@ std::string GrammarEngine::compile(Form form, const std::string& text, const std
   xgrammar::GrammarCompiler compiler(impl_->vocabulary, threads, cache);
   const xgrammar::CompiledGrammar compiled = compiler.CompileGrammar(grammar);
   if (!warning.empty()) throw std::runtime_error(warning);
-  if (!can_begin(compiled, before)) throw std::runtime_error("no text has this form");
+  if (!can_begin(compiled, before)) throw std::runtime_error(kNoText);
   return compiled.SerializeJSON();
 }
 
 bool GrammarEngine::fits_a_string(const std::string& pattern) {
   const std::string schema = dump_json(Json{{"type", "string"}, {"pattern", pattern}});
-  // How it prints an expression that it keeps to what needs no escape in a string.
-  const std::string grammar = xgrammar::Grammar::FromJSONSchema(schema).ToString();
-  return grammar.find(", json_string=true)") != grammar.npos;
+  return in_own_words([&] {
+    // How it prints an expression that it keeps to what needs no escape in a string.
+    const std::string grammar = xgrammar::Grammar::FromJSONSchema(schema).ToString();
+    return grammar.find(", json_string=true)") != grammar.npos;
+  });
 }
 
 std::shared_ptr<const CompiledGrammar> GrammarEngine::load(const std::string& compiled) const {
@@ -243,6 +266,10 @@ GrammarEngine::GrammarEngine(const std::vector<std::string>&, const std::vector<
 GrammarEngine::~GrammarEngine() = default;
 std::string GrammarEngine::compile(Form, const std::string&, const std::string&,
                                    const std::string&) const {
+  refuse();
+}
+std::string GrammarEngine::compiled(Form, const std::string&, const std::string&,
+                                    const std::string&) const {
   refuse();
 }
 bool GrammarEngine::fits_a_string(const std::string&) {

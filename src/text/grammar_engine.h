@@ -23,7 +23,8 @@ class GrammarEngine {
 
   enum class Form : uint8_t { json_object, json_schema, regex, ebnf };
   // The compiled grammar of `before`, then `text` in the given form, then `after`, as bytes. Throws
-  // std::exception; nothing bounds what it takes of time and memory.
+  // std::exception, which says why in words of ours; nothing bounds what it takes of time and
+  // memory.
   std::string compile(Form form, const std::string& text, const std::string& before,
                       const std::string& after) const;
   // Whether what a schema's `pattern` matches stays inside its JSON string: some expressions the
@@ -33,6 +34,10 @@ class GrammarEngine {
   std::shared_ptr<const CompiledGrammar> load(const std::string& compiled) const;
 
  private:
+  // compile() in the engine's words.
+  std::string compiled(Form form, const std::string& text, const std::string& before,
+                       const std::string& after) const;
+
   struct Impl;
   std::unique_ptr<const Impl> impl_;
 };

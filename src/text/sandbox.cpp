@@ -142,9 +142,8 @@ int32_t run_once(const Sandbox::Job& job, const Sandbox::Limits& limits, std::st
   int32_t kind = Sandbox::Result::crashed;
   if (child > 0 && WIFSIGNALED(status)) {
     const int signal = WTERMSIG(status);
-    if (signal == SIGXCPU || signal == SIGALRM || signal == SIGKILL) {
-      kind = Sandbox::Result::out_of_time;
-    }
+    if (signal == SIGXCPU || signal == SIGKILL) kind = Sandbox::Result::out_of_time;
+    if (signal == SIGALRM) kind = Sandbox::Result::too_slow;
   } else if (child > 0 && WEXITSTATUS(status) == 0 && page->bytes <= limits.output_bytes) {
     kind = page->kind;
     answer.assign(reinterpret_cast<const char*>(page + 1), page->bytes);

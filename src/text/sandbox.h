@@ -29,7 +29,14 @@ class Sandbox {
   };
 
   struct Result {
-    enum Kind { done, refused, out_of_time, too_long, crashed };
+    enum Kind {
+      done,
+      refused,
+      out_of_time,  // of the processor
+      too_slow,     // wall_seconds were over: the machine gave it too little of the processor
+      too_long,
+      crashed
+    };
     Kind kind;
     std::string text;  // of done: the job's; of refused: what its exception said
   };

@@ -22,7 +22,8 @@ class FairTurnsTest : public testing::Test {
   asio::io_context io_{1};
   std::vector<std::string> begun_;           // clients, in the order of their turns
   std::vector<std::shared_ptr<void>> held_;  // turns that have not ended
-  int missed_ = 0;                           // waits that were over
+  FairTurns::Clock::time_point now_{};
+  int missed_ = 0;  // waits that were over
 
   void ask(const std::shared_ptr<FairTurns>& turns, std::string client,
            milliseconds most = milliseconds(60'000)) {
@@ -64,6 +65,42 @@ TEST_F(FairTurnsTest, OneClientNeverHasAllPlaces) {
   ask(turns, "b");  // at once, behind four
   EXPECT_THAT(begun_, ElementsAre("a", "b"));
   EXPECT_EQ(turns->waiting(), 4u);
+}
+
+// Two clients whose turns are long have one of two places together, once that is known; whoever
+// else comes has the other at once, or as soon as one of them ends.
+TEST_F(FairTurnsTest, LongTurnsLeaveAPlaceToOthers) {
+  const auto turns = std::make_shared<FairTurns>(2, [this] { return now_; });
+  for (const char* client : {"a", "b", "a", "b", "a", "b"}) ask(turns, client);
+  EXPECT_THAT(begun_, ElementsAre("a", "b"));
+  now_ += std::chrono::seconds(4);
+  ask(turns, "c");  // behind four
+  end_first();      // a's
+  EXPECT_THAT(begun_, ElementsAre("a", "b", "c"));
+  end_first();  // b's: c's is the other place
+  EXPECT_THAT(begun_, ElementsAre("a", "b", "c", "a"));
+  end_first();  // c's: its place stays free
+  EXPECT_EQ(held_.size(), 1u);
+  ask(turns, "d");
+  ask(turns, "c");
+  EXPECT_THAT(begun_, ElementsAre("a", "b", "c", "a", "d"));
+  end_first();  // a's
+  EXPECT_THAT(begun_, ElementsAre("a", "b", "c", "a", "d", "c"));
+  while (!held_.empty()) end_first();
+  EXPECT_EQ(turns->waiting(), 0u);
+}
+
+TEST_F(FairTurnsTest, WhatWasTakenIsForgotten) {
+  const auto turns = std::make_shared<FairTurns>(2, [this] { return now_; });
+  for (const char* client : {"a", "b"}) ask(turns, client);
+  now_ += std::chrono::seconds(4);
+  while (!held_.empty()) end_first();
+  for (const char* client : {"a", "b"}) ask(turns, client);
+  EXPECT_EQ(held_.size(), 1u);
+  while (!held_.empty()) end_first();
+  now_ += std::chrono::seconds(150);
+  for (const char* client : {"a", "b"}) ask(turns, client);
+  EXPECT_EQ(held_.size(), 2u);
 }
 
 TEST_F(FairTurnsTest, AWaitEnds) {
