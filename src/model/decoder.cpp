@@ -95,9 +95,8 @@ Tensor Decoder::forward(const Exec& exec, const LayerObserver& observer) const {
   attention.fp8 = fp8_attention_;
   const LayerContext context{exec, activation_, rope_.table, attention};
 
-  const auto hidden = [&] { return arena.take(activation_, {batch.rows, config_.hidden}); };
-  Stream stream{.sum = hidden(), .delta = {}, .spare = hidden()};
-  const Tensor delta = hidden();
+  auto stream = ops::ResidualStream::in(arena, activation_, batch.rows, config_.hidden);
+  if (observer) stream.moments = {};  // it wants the sum before attention
   ops.embed(weights_.embedding, batch.tokens, stream.sum);
   const auto observe = [&](size_t layer, const Tensor& attention) {
     if (!observer) return;
@@ -114,18 +113,21 @@ Tensor Decoder::forward(const Exec& exec, const LayerObserver& observer) const {
     observer(static_cast<int64_t>(layer), residual, added);
   };
 
-  for (size_t i = 0; i < weights_.layers.size(); ++i) {
+  const size_t layers = weights_.layers.size();
+  for (size_t i = 0; i < layers; ++i) {
     const DecoderLayer& layer = weights_.layers[i];
-    run_attention(context, layer.attention, static_cast<int64_t>(i), layer.attention_norm, stream,
-                  delta);
+    const ops::NormWeight& next =
+        i + 1 < layers ? weights_.layers[i + 1].attention_norm : weights_.final_norm;
+    run_attention(context, layer.attention, static_cast<int64_t>(i),
+                  {layer.attention_norm, layer.ffn_norm}, stream);
     observe(i, stream.delta);  // what attention adds is not in the sum yet
-    run_ffn(context, layer.ffn, layer.ffn_norm, stream, delta);
+    run_ffn(context, layer.ffn, {layer.ffn_norm, next}, stream);
   }
   if (!batch.logits_rows) return {};
 
   // Only the rows whose logits are wanted go through the last norm and the head.
-  ops.add(stream.sum, delta, stream.sum);
-  observe(weights_.layers.size(), {});
+  if (stream.delta) ops.add(stream.sum, stream.delta, stream.sum);
+  observe(layers, {});
   const int64_t wanted = batch.logits_rows.count();
   const Tensor logits = arena.take(DType::f32, {wanted, config_.vocab});
   const Arena::Scope scratch(arena);

@@ -36,18 +36,15 @@ ops::Activation take_activation(const LayerContext& c, int64_t rows, int64_t col
 }
 
 // The linears of the stream's norm.
-void run_norm_linears(const LayerContext& c, const ops::NormWeight& norm, Stream& stream,
-                      std::span<const ops::Linear* const> weights,
+void run_norm_linears(const LayerContext& c, const ops::NormWeight& norm,
+                      ops::ResidualStream& stream, std::span<const ops::Linear* const> weights,
                       std::span<const Tensor> results) {
   const ops::Activation normed = take_activation(c, stream.sum.rows(), stream.sum.cols(), weights);
-  const Tensor sum = c.exec.ops.norm_linear_group(stream.sum, stream.delta, stream.spare, norm,
-                                                  normed, weights, results);
-  if (sum.data != stream.sum.data) std::swap(stream.sum, stream.spare);
-  stream.delta = {};
+  c.exec.ops.norm_linear_group(stream, norm, normed, weights, results);
 }
 
-void run_gqa(const LayerContext& c, const GqaLayer& layer, int64_t index,
-             const ops::NormWeight& norm, Stream& stream, const Tensor& out) {
+void run_gqa(const LayerContext& c, const GqaLayer& layer, int64_t index, const LayerNorms& norms,
+             ops::ResidualStream& stream) {
   const auto& [ops, arena, kv, batch] = c.exec;
   const Gqa& shape = layer.shape;
   const int64_t heads = shape.heads, kv_heads = shape.kv_heads, dim = shape.head_dim;
@@ -58,7 +55,7 @@ void run_gqa(const LayerContext& c, const GqaLayer& layer, int64_t index,
   const Tensor results[] = {q.reshape({batch.rows, heads * dim}),
                             k.reshape({batch.rows, kv_heads * dim}),
                             v.reshape({batch.rows, kv_heads * dim})};
-  run_norm_linears(c, norm, stream, weights, results);
+  run_norm_linears(c, norms.own, stream, weights, results);
   if (shape.qk_norm) {
     q = norm_heads(c, q, layer.q_norm);
     k = norm_heads(c, k, layer.k_norm);
@@ -67,12 +64,12 @@ void run_gqa(const LayerContext& c, const GqaLayer& layer, int64_t index,
   spec.window = layer.window;
   const Tensor mixed = arena.take(c.activation, {batch.rows, heads, dim});
   ops.rope_kv_attention(q, k, v, c.rope, kv.gqa(index), batch, spec, mixed);
-  ops.linear(mixed.reshape({batch.rows, heads * dim}), layer.o, out);
+  ops.linear_to_stream(mixed.reshape({batch.rows, heads * dim}), layer.o, stream, norms.next);
 }
 
 // q [T, heads, nope + rope], through the low-rank pair if the model has one, and kv_a.
 void project_mla(const LayerContext& c, const MlaLayer& layer, const ops::NormWeight& norm,
-                 Stream& stream, const Tensor& q, const Tensor& kv_a) {
+                 ops::ResidualStream& stream, const Tensor& q, const Tensor& kv_a) {
   const auto& [ops, arena, kv, batch] = c.exec;
   const Tensor q_rows = q.reshape({batch.rows, q.count() / batch.rows});
   if (layer.q) {
@@ -91,14 +88,14 @@ void project_mla(const LayerContext& c, const MlaLayer& layer, const ops::NormWe
   ops.linear(normed, layer.q_b, q_rows);
 }
 
-void run_mla(const LayerContext& c, const MlaLayer& layer, int64_t index,
-             const ops::NormWeight& norm, Stream& stream, const Tensor& out) {
+void run_mla(const LayerContext& c, const MlaLayer& layer, int64_t index, const LayerNorms& norms,
+             ops::ResidualStream& stream) {
   const auto& [ops, arena, kv, batch] = c.exec;
   const Mla& s = layer.shape;
   const int64_t rows = batch.rows;
   const Tensor q = arena.take(c.activation, {rows, s.heads, s.nope + s.rope});
   const Tensor kv_a = arena.take(c.activation, {rows, s.kv_lora + s.rope});
-  project_mla(c, layer, norm, stream, q, kv_a);
+  project_mla(c, layer, norms.own, stream, q, kv_a);
 
   // kv_a's columns: | latent, kv_lora | k_pe, rope |. Only the latent is normed.
   const Tensor latent = arena.take(c.activation, {rows, s.kv_lora});
@@ -115,37 +112,42 @@ void run_mla(const LayerContext& c, const MlaLayer& layer, int64_t index,
   ops.mla_attention(q_latent, q_pe, kv.mla(index), batch, c.attention, o_latent);
   const Tensor mixed = arena.take(c.activation, {rows, s.heads, s.v});
   ops.mla_expand(o_latent, layer.kv_b, s.nope, mixed);
-  ops.linear(mixed.reshape({rows, s.heads * s.v}), layer.o, out);
+  ops.linear_to_stream(mixed.reshape({rows, s.heads * s.v}), layer.o, stream, norms.next);
 }
 
-// down of silu(gate) * up.
-void run_down(const LayerContext& c, const ops::GatedMlp& mlp, const Tensor& gate, const Tensor& up,
-              const Tensor& out) {
+struct GateUp {
+  Tensor gate, up;  // [rows, intermediate]
+};
+GateUp take_gate_up(const LayerContext& c, const ops::GatedMlp& mlp, int64_t rows) {
+  return {c.exec.arena.take(c.activation, {rows, mlp.gate.out}),
+          c.exec.arena.take(c.activation, {rows, mlp.up.out})};
+}
+
+// silu(gate) * up, as down wants it.
+ops::Activation run_silu(const LayerContext& c, const ops::GatedMlp& mlp, const GateUp& both) {
   const ops::Linear* const consumers[] = {&mlp.down};
-  const ops::Activation hidden = take_activation(c, gate.rows(), mlp.gate.out, consumers);
-  c.exec.ops.silu_mul(gate, up, hidden);
-  c.exec.ops.linear(hidden, mlp.down, out);
+  const ops::Activation hidden = take_activation(c, both.gate.rows(), mlp.gate.out, consumers);
+  c.exec.ops.silu_mul(both.gate, both.up, hidden);
+  return hidden;
 }
 
-void run_dense(const LayerContext& c, const ops::GatedMlp& mlp, const ops::NormWeight& norm,
-               Stream& stream, const Tensor& out) {
-  const Tensor gate = c.exec.arena.take(c.activation, {stream.sum.rows(), mlp.gate.out});
-  const Tensor up = c.exec.arena.take(c.activation, {stream.sum.rows(), mlp.up.out});
+void run_dense(const LayerContext& c, const ops::GatedMlp& mlp, const LayerNorms& norms,
+               ops::ResidualStream& stream) {
+  const GateUp both = take_gate_up(c, mlp, stream.sum.rows());
   const ops::Linear* const weights[] = {&mlp.gate, &mlp.up};
-  const Tensor results[] = {gate, up};
-  run_norm_linears(c, norm, stream, weights, results);
-  run_down(c, mlp, gate, up, out);
+  const Tensor results[] = {both.gate, both.up};
+  run_norm_linears(c, norms.own, stream, weights, results);
+  c.exec.ops.linear_to_stream(run_silu(c, mlp, both), mlp.down, stream, norms.next);
 }
 
 // The experts that every token goes to.
 void run_shared(const LayerContext& c, const ops::GatedMlp& mlp, const ops::Activation& x,
                 const Tensor& out) {
-  const Tensor gate = c.exec.arena.take(c.activation, {x.rows(), mlp.gate.out});
-  const Tensor up = c.exec.arena.take(c.activation, {x.rows(), mlp.up.out});
+  const GateUp both = take_gate_up(c, mlp, x.rows());
   const ops::Linear* const weights[] = {&mlp.gate, &mlp.up};
-  const Tensor results[] = {gate, up};
+  const Tensor results[] = {both.gate, both.up};
   c.exec.ops.linear_group(x, weights, results);
-  run_down(c, mlp, gate, up, out);
+  c.exec.ops.linear(run_silu(c, mlp, both), mlp.down, out);
 }
 
 // Router, experts and shared experts: all that read the input of a mixture.
@@ -163,7 +165,7 @@ std::vector<const ops::Linear*> input_consumers(const MoeLayer& layer) {
 }
 
 void run_moe(const LayerContext& c, const MoeLayer& layer, const ops::NormWeight& norm,
-             Stream& stream, const Tensor& out) {
+             ops::ResidualStream& stream) {
   const auto& [ops, arena, kv, batch] = c.exec;
   const ops::Activation x =
       take_activation(c, batch.rows, stream.sum.cols(), input_consumers(layer));
@@ -172,7 +174,8 @@ void run_moe(const LayerContext& c, const MoeLayer& layer, const ops::NormWeight
   } else {
     ops.rms_norm(stream.sum, norm, x);
   }
-  stream.delta = {};
+  stream.delta = stream.room;
+  const Tensor& out = stream.room;
   const Tensor logits = arena.take(DType::f32, {batch.rows, layer.spec.experts});
   ops.linear(x, layer.router, logits);
   const ops::Routing routing{arena.take(DType::i32, {batch.rows, layer.spec.top_k}),
@@ -188,25 +191,23 @@ void run_moe(const LayerContext& c, const MoeLayer& layer, const ops::NormWeight
 }  // namespace
 
 void run_attention(const LayerContext& c, const std::variant<GqaLayer, MlaLayer>& layer,
-                   int64_t index, const ops::NormWeight& norm, Stream& stream, const Tensor& out) {
+                   int64_t index, const LayerNorms& norms, ops::ResidualStream& stream) {
   const Arena::Scope scratch(c.exec.arena);
   if (const auto* gqa = std::get_if<GqaLayer>(&layer)) {
-    run_gqa(c, *gqa, index, norm, stream, out);
+    run_gqa(c, *gqa, index, norms, stream);
   } else {
-    run_mla(c, std::get<MlaLayer>(layer), index, norm, stream, out);
+    run_mla(c, std::get<MlaLayer>(layer), index, norms, stream);
   }
-  stream.delta = out;
 }
 
 void run_ffn(const LayerContext& c, const std::variant<ops::GatedMlp, MoeLayer>& layer,
-             const ops::NormWeight& norm, Stream& stream, const Tensor& out) {
+             const LayerNorms& norms, ops::ResidualStream& stream) {
   const Arena::Scope scratch(c.exec.arena);
   if (const auto* dense = std::get_if<ops::GatedMlp>(&layer)) {
-    run_dense(c, *dense, norm, stream, out);
+    run_dense(c, *dense, norms, stream);
   } else {
-    run_moe(c, std::get<MoeLayer>(layer), norm, stream, out);
+    run_moe(c, std::get<MoeLayer>(layer), norms.own, stream);
   }
-  stream.delta = out;
 }
 
 }  // namespace octet::model

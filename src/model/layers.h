@@ -46,19 +46,16 @@ struct LayerContext {
   ops::AttentionSpec attention;
 };
 
-// The residual stream [T, hidden] between two layers.
-struct Stream {
-  Tensor sum;    // of what was added until now
-  Tensor delta;  // to be added before the next norm; absent before the first layer
-  Tensor spare;  // memory for the sum of the two, where they are not summed in place
+// The norms about a layer: that of its input, and the one that reads the stream after it.
+struct LayerNorms {
+  const ops::NormWeight &own, &next;
 };
 
-// The norm of the stream, delta added, goes through the layer; `out` [T, hidden], which may be
-// delta's memory, receives the result and is the stream's next delta. Scratch goes back to the
-// arena.
+// The norm of the stream goes through the layer, whose result is added to the stream. Scratch goes
+// back to the arena.
 void run_attention(const LayerContext& context, const std::variant<GqaLayer, MlaLayer>& layer,
-                   int64_t index, const ops::NormWeight& norm, Stream& stream, const Tensor& out);
+                   int64_t index, const LayerNorms& norms, ops::ResidualStream& stream);
 void run_ffn(const LayerContext& context, const std::variant<ops::GatedMlp, MoeLayer>& layer,
-             const ops::NormWeight& norm, Stream& stream, const Tensor& out);
+             const LayerNorms& norms, ops::ResidualStream& stream);
 
 }  // namespace octet::model

@@ -45,16 +45,24 @@ void Backend::linear_group(const Activation& x, std::span<const Linear* const> w
   for (size_t i = 0; i < ws.size(); ++i) linear(x, *ws[i], outs[i]);
 }
 
-Tensor Backend::norm_linear_group(const Tensor& residual, const Tensor& delta, const Tensor&,
-                                  const NormWeight& norm, const Activation& normed,
-                                  std::span<const Linear* const> ws, std::span<const Tensor> outs) {
-  if (delta) {
-    add_rms_norm(residual, delta, norm, normed);
+void Backend::norm_linear_group(ResidualStream& stream, const NormWeight& norm,
+                                const Activation& normed, std::span<const Linear* const> ws,
+                                std::span<const Tensor> outs) {
+  if (stream.delta) {
+    add_rms_norm(stream.sum, stream.delta, norm, normed);
+    stream.delta = {};
   } else {
-    rms_norm(residual, norm, normed);
+    rms_norm(stream.sum, norm, normed);
   }
+  stream.measured = nullptr;
   linear_group(normed, ws, outs);
-  return residual;
+}
+
+void Backend::linear_to_stream(const Activation& x, const Linear& w, ResidualStream& stream,
+                               const NormWeight&) {
+  invariant(!stream.delta, "a stream has one delta at a time");
+  linear(x, w, stream.room);
+  stream.delta = stream.room;
 }
 
 }  // namespace octet::ops

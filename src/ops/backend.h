@@ -102,15 +102,17 @@ class Backend {
   // Several linears of one input; by default, one after another.
   virtual void linear_group(const Activation& x, std::span<const Linear* const> ws,
                             std::span<const Tensor> outs);
-  // The linears of the RMS norm of a residual stream: residual += delta (if delta is present), then
-  // rms_norm into `normed`, then linear_group. Returns the tensor that holds the stream from then
-  // on: `residual`, or `spare`, another tensor of its shape, where the sum went there instead. What
-  // `normed`, `spare` and the stream that was left hold afterwards is nobody's to read.
-  [[nodiscard]] virtual Tensor norm_linear_group(const Tensor& residual, const Tensor& delta,
-                                                 const Tensor& spare, const NormWeight& norm,
-                                                 const Activation& normed,
-                                                 std::span<const Linear* const> ws,
-                                                 std::span<const Tensor> outs);
+  // The linears of the RMS norm of a residual stream: sum += delta (if delta is present), then
+  // rms_norm into `normed`, then linear_group. `stream` has no delta then, and its sum may lie in
+  // what was `spare`. What `normed` and `spare` hold afterwards is nobody's to read.
+  virtual void norm_linear_group(ResidualStream& stream, const NormWeight& norm,
+                                 const Activation& normed, std::span<const Linear* const> ws,
+                                 std::span<const Tensor> outs);
+  // A linear whose result, rounded to the stream's type, is added to a stream without a delta: by
+  // default it becomes the delta. A backend that adds it at once may leave the moments of the norm
+  // that reads the stream next, `next`.
+  virtual void linear_to_stream(const Activation& x, const Linear& w, ResidualStream& stream,
+                                const NormWeight& next);
   // Logits: out f32 [n, vocab] = x [n, hidden] · Wᵀ, weights 16-bit, accumulated in FP32.
   virtual void head_linear(const Tensor& x, const Linear& w, const Tensor& out) = 0;
 

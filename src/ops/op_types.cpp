@@ -12,6 +12,15 @@ int64_t Linear::bytes() const {
   return weight + (bias ? bias.bytes() : 0);
 }
 
+ResidualStream ResidualStream::in(Arena& arena, DType type, int64_t rows, int64_t hidden) {
+  const auto take = [&] { return arena.take(type, {rows, hidden}); };
+  ResidualStream stream{.sum = take(), .spare = take(), .room = take()};
+  if (rows <= kMostMomentRows && hidden % kMomentColumns == 0) {
+    stream.moments = arena.take(DType::f32, {rows, hidden / kMomentColumns, 2});
+  }
+  return stream;
+}
+
 int64_t KvLayout::bytes_per_block() const {
   int64_t bytes = 0;
   for (const KvLayerFormat& layer : layers) {

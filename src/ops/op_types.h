@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "numerics/policy.h"
+#include "tensor/buffer.h"
 #include "tensor/tensor.h"
 
 namespace octet::ops {
@@ -50,6 +51,24 @@ struct NormWeight {
   Tensor weight;  // [dim], f32 or bf16
   float eps = 1e-6f;
 };
+
+// The residual stream [T, hidden] of a decoder, and the memory that its ops use for it.
+struct ResidualStream {
+  Tensor sum;    // of what was added until now
+  Tensor delta;  // to be added before the next norm; absent where there is nothing
+  Tensor spare;  // memory for the sum of the two, where they are not summed in place
+  Tensor room;   // memory for the next delta
+  // Memory for the parts of the next norm, absent where nobody may leave them: f32
+  // [T, hidden / kMomentColumns, 2], the sum of squares of as many columns of `sum`, and the
+  // absmax of their products with the norm's weight. They are there if `measured` is that weight.
+  Tensor moments;
+  const void* measured = nullptr;
+
+  // Memory in `arena` for `rows` rows of `hidden` columns of `type`, all but delta.
+  static ResidualStream in(Arena& arena, DType type, int64_t rows, int64_t hidden);
+};
+inline constexpr int64_t kMomentColumns = 16;
+inline constexpr int64_t kMostMomentRows = 4;  // steps of more rows have no moments
 
 // cos and sin of every position, built in float64 and rounded once (model/rope.h).
 struct RopeTable {

@@ -1,5 +1,5 @@
-// norm_linear_group against its parts: the same stream, and outputs that differ by what another
-// order of summation and a code on the other side of a rounding may do.
+// norm_linear_group and linear_to_stream against their parts: the same stream, and outputs that
+// differ by what another order of summation and a code on the other side of a rounding may do.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -15,9 +15,11 @@ struct Case {
   QuantFormat weight;
   std::optional<QuantFormat> input;
   bool has_delta = true, calibrated = false;
-  DType norm = DType::bf16;
+  DType norm = DType::f32;
+  int64_t from = 0;  // inputs of a linear whose result is added to the stream before; 0: none
   std::string name() const {
-    return fmt::format("m={} k={} {} weights w={} x={}{}{} norm={}", m, k, outputs.size(),
+    return fmt::format("m={} k={}{} {} weights w={} x={}{}{} norm={}", m, k,
+                       from ? fmt::format(" from {}", from) : "", outputs.size(),
                        octet::to_string(weight), input ? octet::to_string(*input) : "bf16",
                        calibrated ? " calibrated" : "", has_delta ? "" : " no delta",
                        name_of(norm));
@@ -50,6 +52,17 @@ void run_case(const Case& c) {
         w.input_scale = rig.put(DType::f32, {1}, {0.0625f});
       }
     }
+    // What is added to the stream comes from this one.
+    ops::Linear before;
+    before.out = c.k;
+    before.in = c.from;
+    const HostQuant before_codes =
+        quantized(c.weight, c.k, c.from, random_values(60, c.k * c.from, 0.25f));
+    if (c.from > 0) {
+      before.quant = rig.put(before_codes);
+      before.input = c.input;
+      before.bias = rig.put(DType::bf16, {c.k}, random_values(61, c.k));
+    }
     // The first weight alone has a bias.
     std::vector<const ops::Linear*> ws;
     for (const ops::Linear& w : linears) ws.push_back(&w);
@@ -58,25 +71,33 @@ void run_case(const Case& c) {
       Tensor stream;
       std::vector<Tensor> outs;
     };
-    const auto run = [&](auto&& call) {
-      const Tensor residual = rig.put(DType::bf16, shape, x), spare = rig.make(DType::bf16, shape);
-      const Tensor delta = c.has_delta ? rig.put(DType::bf16, shape, d) : Tensor{};
+    const auto run = [&](const auto& linear_to_stream, const auto& norm_linear_group) {
+      ops::ResidualStream stream{.sum = rig.put(DType::bf16, shape, x),
+                                 .spare = rig.make(DType::bf16, shape),
+                                 .room = rig.make(DType::bf16, shape)};
+      if (c.k % ops::kMomentColumns == 0) {
+        stream.moments = rig.make(DType::f32, {c.m, c.k / ops::kMomentColumns, 2});
+      }
+      if (c.from > 0) {
+        const Tensor input = rig.put(DType::bf16, {c.m, c.from}, random_values(62, c.m * c.from));
+        linear_to_stream(ops::Activation(input), before, stream, norm);
+      } else if (c.has_delta) {
+        stream.delta = rig.put(DType::bf16, shape, d);
+      }
       ops::Activation normed{rig.make(DType::bf16, shape)};
       if (c.input && !c.calibrated) normed.quant = rig.make(*c.input, c.m, c.k);
       Run result;
       for (const int64_t n : c.outputs) result.outs.push_back(rig.make(DType::bf16, {c.m, n}));
-      result.stream = call(residual, delta, spare, normed, result.outs);
+      norm_linear_group(stream, norm, normed, ws, result.outs);
+      EXPECT_FALSE(stream.delta);
+      result.stream = stream.sum;
       return result;
     };
-    const Run fused = run([&](auto&... t) {
-      const auto [residual, delta, spare, normed, outs] = std::tie(t...);
-      return backend.norm_linear_group(residual, delta, spare, norm, normed, ws, outs);
-    });
-    const Run parts = run([&](auto&... t) {
-      const auto [residual, delta, spare, normed, outs] = std::tie(t...);
-      return backend.ops::Backend::norm_linear_group(residual, delta, spare, norm, normed, ws,
-                                                     outs);
-    });
+    const Run fused = run([&](auto&&... args) { backend.linear_to_stream(args...); },
+                          [&](auto&&... args) { backend.norm_linear_group(args...); });
+    const Run parts =
+        run([&](auto&&... args) { backend.ops::Backend::linear_to_stream(args...); },
+            [&](auto&&... args) { backend.ops::Backend::norm_linear_group(args...); });
     report("norm_linear_group", name, c.name() + " stream",
            same(rig.get(fused.stream) == rig.get(parts.stream)));
 
@@ -124,8 +145,29 @@ TEST(NormLinearGroup, EqualsItsParts) {
   run_case({1, 512, {64, 64}, kTensor, kTensor});
   run_case({1, 512, {64, 64}, kRow, kTensor, true, true});
   run_case({1, 512, {64, 64}, kRow, kRow, false});
-  run_case({1, 512, {64, 64}, kRow, kRow, true, false, DType::f32});
+  run_case({1, 512, {64, 64}, kRow, kRow, true, false, DType::bf16});
   run_case({1, 512, {64, 64}, kRow, std::nullopt});
+}
+
+// A linear into the stream, whose moments the next norm may use.
+TEST(LinearToStream, EqualsItsParts) {
+  const auto from = [](Case c, int64_t inputs) {
+    c.from = inputs;
+    run_case(c);
+  };
+  for (const int64_t m : {1, 2, 3, 4, 5}) {
+    for (const int64_t k : {32, 256, 272, 2048}) {  // 272: moments of an odd number of tiles
+      from({m, k, {48, 16, 33}, kRow, kRow}, 208);
+      if (k % 128 == 0) from({m, k, {256, 128}, kBlock, kGroup}, 384);
+    }
+    from({m, 8192, {64}, kRow, kRow}, 512);    // more than registers hold
+    from({m, 2048, {64}, kRow, kRow}, 20480);  // as codes in shared memory, and in slices
+  }
+  from({1, 4096, {5000, 24}, kRow, kRow}, 4096);
+  from({2, 4096, {40, 40}, kRow, kRow}, 14336);
+  from({1, 512, {64, 64}, kTensor, kTensor}, 256);
+  from({1, 512, {64, 64}, kRow, kRow, true, false, DType::bf16}, 256);
+  from({1, 512, {64, 64}, kRow, std::nullopt}, 256);
 }
 
 }  // namespace

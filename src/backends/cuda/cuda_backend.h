@@ -52,10 +52,11 @@ class CudaBackend final : public ops::Backend {
   void linear(const ops::Activation& x, const ops::Linear& w, const Tensor& out) override;
   void linear_group(const ops::Activation& x, std::span<const ops::Linear* const> ws,
                     std::span<const Tensor> outs) override;
-  Tensor norm_linear_group(const Tensor& residual, const Tensor& delta, const Tensor& spare,
-                           const ops::NormWeight& norm, const ops::Activation& normed,
-                           std::span<const ops::Linear* const> ws,
-                           std::span<const Tensor> outs) override;
+  void norm_linear_group(ops::ResidualStream& stream, const ops::NormWeight& norm,
+                         const ops::Activation& normed, std::span<const ops::Linear* const> ws,
+                         std::span<const Tensor> outs) override;
+  void linear_to_stream(const ops::Activation& x, const ops::Linear& w, ops::ResidualStream& stream,
+                        const ops::NormWeight& next) override;
   void head_linear(const Tensor& x, const ops::Linear& w, const Tensor& out) override;
   void kv_write(const Tensor& k, const Tensor& v, const ops::GqaCache& cache,
                 const ops::Batch& batch) override;

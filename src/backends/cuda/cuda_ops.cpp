@@ -82,20 +82,27 @@ CudaBackend::Launch CudaBackend::next_launch(int64_t rows, DType activation,
   return launch;
 }
 
-Tensor CudaBackend::norm_linear_group(const Tensor& residual, const Tensor& delta,
-                                      const Tensor& spare, const ops::NormWeight& norm,
-                                      const ops::Activation& normed,
-                                      std::span<const ops::Linear* const> ws,
-                                      std::span<const Tensor> outs) {
+void CudaBackend::norm_linear_group(ops::ResidualStream& stream, const ops::NormWeight& norm,
+                                    const ops::Activation& normed,
+                                    std::span<const ops::Linear* const> ws,
+                                    std::span<const Tensor> outs) {
   invariant(!ws.empty() && ws.size() == outs.size(), "a norm needs linears, each an output");
-  if (takes_norm(context_, residual, delta, norm, ws, outs)) {
-    const Launch launch = next_launch(residual.rows(), residual.type, ws, outs);
+  if (takes_norm(context_, stream, norm, ws, outs)) {
+    const Launch launch = next_launch(stream.sum.rows(), stream.sum.type, ws, outs);
     if (launch.row->name == "thin" && launch.count == ws.size()) {
-      norm_linear_thin(context_, residual, delta, norm, spare, ws, outs);
-      return delta ? spare : residual;
+      return norm_linear_thin(context_, stream, norm, ws, outs);
     }
   }
-  return Backend::norm_linear_group(residual, delta, spare, norm, normed, ws, outs);
+  Backend::norm_linear_group(stream, norm, normed, ws, outs);
+}
+
+void CudaBackend::linear_to_stream(const ops::Activation& x, const ops::Linear& w,
+                                   ops::ResidualStream& stream, const ops::NormWeight& next) {
+  const ops::OpDesc desc = ops::describe("linear", w, x.rows(), stream.sum.type);
+  if (takes_stream(context_, w, stream, next) && row_for(linear_rows(), desc).name == "thin") {
+    return linear_thin_to_stream(context_, x, w, stream, next);
+  }
+  Backend::linear_to_stream(x, w, stream, next);
 }
 
 void CudaBackend::head_linear(const Tensor& x, const ops::Linear& w, const Tensor& out) {

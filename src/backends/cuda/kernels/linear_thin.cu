@@ -13,6 +13,9 @@ constexpr int kMostSplit = 8;  // the largest cluster that every GPU of this kin
 // On their way to each SM: enough to keep memory busy. Measured on an H200, 48 KiB are too few and
 // 160 KiB no better.
 constexpr int kRingBytes = 96 * 1024;
+// Of q, k and v, where they are few tiles: attention, which comes next, begins beside them if there
+// is room.
+constexpr int kFewTilesRingBytes = 52 * 1024;
 constexpr int kLeastRingBytes = 48 * 1024;
 constexpr int kFlyingBytes = 96 * 1024;  // of them, while the kernel before may still run
 constexpr int kLeastTilesToTake = 4;
@@ -164,7 +167,9 @@ bool set_shape(Plan& plan, const DeviceCaps& caps, int plan_m, const ThinTuning&
     if (split == kMostSplit || !(cramped() || idle())) break;
   }
   lay_out(a.m, tuning.split > 0 ? tuning.split : a.split);
-  a.stages = std::min(tuning.stages > 0 ? tuning.stages : std::max(2, kRingBytes / stage), alone);
+  const bool few = a.norm && a.split == 1 && a.tiles <= 2 * caps.sms * blocks;
+  const int ring = few ? kFewTilesRingBytes : kRingBytes;
+  a.stages = std::min(tuning.stages > 0 ? tuning.stages : std::max(2, ring / stage), alone);
   if (a.stages < 2) return false;
   a.flying = tuning.flying > 0 ? tuning.flying : std::max(2, kFlyingBytes / blocks / stage);
   a.flying = std::min(a.flying, a.stages);
@@ -174,6 +179,7 @@ bool set_shape(Plan& plan, const DeviceCaps& caps, int plan_m, const ThinTuning&
   const int clusters = std::max(1, usable * blocks / a.split);
   a.tiles_each = ceil_div(a.tiles, clusters);
   a.blocks = std::min(a.tiles, clusters);
+  a.tile_step = a.split > 1 ? 1 : a.blocks;
 
   a.ring_scales_at = a.stages * stage;
   a.x_at = a.ring_scales_at + a.stages * stage_scales;
@@ -189,9 +195,10 @@ bool set_shape(Plan& plan, const DeviceCaps& caps, int plan_m, const ThinTuning&
 void launch_thin(const KernelContext& context, ThinKernel kernel, ThinArgs& args) {
   // Blocks that would have several tiles, and all of their inputs, take them one by one. Where
   // there are few, those that begin first would take too many before any has been multiplied.
-  const int clusters = ceil_div(args.tiles, args.tiles_each);
   const bool takes = args.split == 1 && args.tiles_each >= kLeastTilesToTake;
   if (takes) args.next = context.counters->take();
+  const int blocks =
+      args.split > 1 ? ceil_div(args.tiles, args.tiles_each) * args.split : args.blocks;
   check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                              cudaFuncAttributeMaxDynamicSharedMemorySize, args.shared),
         "cudaFuncSetAttribute");
@@ -202,7 +209,7 @@ void launch_thin(const KernelContext& context, ThinKernel kernel, ThinArgs& args
   attributes[1].val.clusterDim.x = static_cast<unsigned>(args.split);
   attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>((takes ? args.blocks : clusters) * args.split));
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>((args.warps + 1) * kWarp));
   config.dynamicSmemBytes = static_cast<size_t>(args.shared);
   config.stream = context.stream;
@@ -273,21 +280,15 @@ constexpr LinearRow kRows[] = {{"thin", "thin_units128", refuses, estimate_us, r
 
 }  // namespace
 
-void linear_thin(const KernelContext& context, const ops::Activation& x,
-                 std::span<const ops::Linear* const> ws, std::span<const Tensor> outs,
-                 const ThinTuning& tuning) {
-  if (ws.empty()) return;
+namespace {
+
+// x as it is multiplied, or as it is, if the kernel quantizes it.
+ops::Activation thin_input(const KernelContext& context, size_t& offset, const ops::Activation& x,
+                           std::span<const ops::Linear* const> ws, std::span<const Tensor> outs) {
   const ops::Linear& w = *ws[0];
-  if (ws.size() > kThinMostMatrices || x.rows() > kThinMostRows || w.in % 16 != 0) {
-    refuse("too many rows or weights, or inputs not in multiples of 16", x, w, outs[0]);
-  }
-  Plan plan;
-  plan.form = !w.quant ? ThinForm::bf16 : w.input ? ThinForm::e4m3 : ThinForm::e4m3_bf16;
-  plan.args.m = static_cast<int>(x.rows());
   const bool coded = w.input && x.quant && x.quant.format == *w.input;
-  const bool quantizes = w.input && !coded && plan.args.m <= kThinQuantizedRows && x.plain &&
+  const bool quantizes = w.input && !coded && x.rows() <= kThinQuantizedRows && x.plain &&
                          x.plain.type == DType::bf16 && rows_aligned(x.plain, 16);
-  size_t offset = 0;
   ops::Activation input = x;
   if (quantizes) {
     input.quant = {};
@@ -295,21 +296,58 @@ void linear_thin(const KernelContext& context, const ops::Activation& x,
     input = linear_input(context, offset, x, w, 0);
   }
   for (size_t i = 0; i < ws.size(); ++i) {
-    if (quantizes) {
-      // As a plain input, since the codes are not there yet.
-      ops::Linear plain = *ws[i];
-      plain.input.reset();
-      check_linear(input, plain, outs[i]);
-    } else {
-      check_linear(input, *ws[i], outs[i]);
-    }
+    ops::Linear seen = *ws[i];
+    if (quantizes) seen.input.reset();  // as a plain input, since the codes are not there yet
+    check_linear(input, seen, outs[i]);
   }
   if (!w.input && input.plain.type != DType::bf16) refuse("needs BF16 inputs", x, w, outs[0]);
+  return input;
+}
+
+ThinKernel kernel_of(const Plan& plan, int plan_m) {
+  switch (plan.form) {
+    case ThinForm::bf16:
+      return thin_kernel_bf16(plan_m);
+    case ThinForm::e4m3:
+      return thin_kernel_e4m3(plan.blocked(), plan_m);
+    case ThinForm::e4m3_halves:
+      return thin_kernel_e4m3_halves(plan.blocked());
+    default:
+      return thin_kernel_e4m3_bf16(plan.blocked(), plan_m);
+  }
+}
+
+// Where outputs are added, if they are.
+struct StreamOutput {
+  const ops::ResidualStream& stream;
+  const ops::NormWeight& next;
+};
+
+void set_stream(ThinArgs& a, const ops::ResidualStream& stream, const ops::NormWeight& next) {
+  a.stream = stream.sum.as<__nv_bfloat16>();
+  a.stream_norm = next.weight.as<const float>();
+  a.stream_moments = stream.moments.as<float>();
+}
+
+void run_thin(const KernelContext& context, const ops::Activation& x,
+              std::span<const ops::Linear* const> ws, std::span<const Tensor> outs,
+              const ThinTuning& tuning, const StreamOutput* to) {
+  if (ws.empty()) return;
+  const ops::Linear& w = *ws[0];
+  if (ws.size() > kThinMostMatrices || x.rows() > kThinMostRows || w.in % 16 != 0) {
+    refuse("too many rows or weights, or inputs not in multiples of 16", x, w, outs[0]);
+  }
+  Plan plan;
+  plan.form = !w.quant ? ThinForm::bf16 : w.input ? ThinForm::e4m3 : ThinForm::e4m3_bf16;
+  ThinArgs& a = plan.args;
+  a.m = static_cast<int>(x.rows());
+  size_t offset = 0;
+  const ops::Activation input = thin_input(context, offset, x, ws, outs);
   set_matrices(plan, x, ws, outs);
   set_input(plan, input, w);
-  ThinArgs& a = plan.args;
   if (a.m == 0 || a.tiles == 0) return;
   if (a.k == 0) refuse("no inputs", x, w, outs[0]);
+  if (to) set_stream(a, to->stream, to->next);
   // One split for all m, where bits must not depend on m.
   const int plan_m = context.deterministic ? kThinMostRows : a.m;
   if (plan.form == ThinForm::e4m3 && !tuning.kernel && fits_as_halves(plan_m, w.in)) {
@@ -322,45 +360,82 @@ void linear_thin(const KernelContext& context, const ops::Activation& x,
   if (a.split > 1) {
     a.partial = context.workspace.take<float>(offset, int64_t{a.split} * a.m * a.tiles * kThinTile);
   }
-  ThinKernel kernel = tuning.kernel;
-  if (!kernel) {
-    kernel = plan.form == ThinForm::bf16          ? thin_kernel_bf16(plan_m)
-             : plan.form == ThinForm::e4m3        ? thin_kernel_e4m3(plan.blocked(), plan_m)
-             : plan.form == ThinForm::e4m3_halves ? thin_kernel_e4m3_halves(plan.blocked())
-                                                  : thin_kernel_e4m3_bf16(plan.blocked(), plan_m);
-  }
-  launch_thin(context, kernel, a);
+  launch_thin(context, tuning.kernel ? tuning.kernel : kernel_of(plan, plan_m), a);
 }
 
-bool takes_norm(const KernelContext& context, const Tensor& residual, const Tensor& delta,
+// Whether the norm's weight is as the kernels read it, for rows of `cols` elements.
+bool norm_fits(const ops::NormWeight& norm, int64_t cols) {
+  return norm.weight.count() == cols && norm.weight.contiguous() && rows_aligned(norm.weight, 16) &&
+         norm.weight.type == DType::f32;
+}
+bool plain_rows(const Tensor& t, int64_t rows, int64_t cols) {
+  return t.type == DType::bf16 && t.rows() == rows && t.cols() == cols && t.contiguous() &&
+         rows_aligned(t, 16);
+}
+// Whether `stream` has memory for moments as the kernels leave them: pairs of pairs.
+bool has_moments(const ops::ResidualStream& stream) {
+  static_assert(kThinTile == ops::kMomentColumns);
+  return stream.moments && stream.sum.cols() % (2 * kThinTile) == 0;
+}
+bool is_measured(const ops::ResidualStream& stream, const ops::NormWeight& norm) {
+  return !stream.delta && has_moments(stream) && stream.measured == norm.weight.data;
+}
+
+}  // namespace
+
+void linear_thin(const KernelContext& context, const ops::Activation& x,
+                 std::span<const ops::Linear* const> ws, std::span<const Tensor> outs,
+                 const ThinTuning& tuning) {
+  run_thin(context, x, ws, outs, tuning, nullptr);
+}
+
+bool takes_stream(const KernelContext& context, const ops::Linear& w,
+                  const ops::ResidualStream& stream, const ops::NormWeight& next) {
+  const int64_t m = stream.sum.rows();
+  return !context.deterministic && m > 0 && m <= kThinQuantizedRows && !stream.delta &&
+         has_moments(stream) && w.quant && w.quant.codes.type == DType::e4m3 && w.input &&
+         w.input->code == Code::e4m3 && plain_rows(stream.sum, m, w.out) && norm_fits(next, w.out);
+}
+
+void linear_thin_to_stream(const KernelContext& context, const ops::Activation& x,
+                           const ops::Linear& w, ops::ResidualStream& stream,
+                           const ops::NormWeight& next) {
+  if (!takes_stream(context, w, stream, next)) {
+    refuse("does not add to this stream", x, w, stream.sum);
+  }
+  const ops::Linear* const one = &w;
+  const StreamOutput to{stream, next};
+  run_thin(context, x, {&one, 1}, {&stream.sum, 1}, {}, &to);
+  stream.measured = next.weight.data;
+}
+
+bool takes_norm(const KernelContext& context, const ops::ResidualStream& stream,
                 const ops::NormWeight& norm, std::span<const ops::Linear* const> ws,
                 std::span<const Tensor> outs) {
   const ops::Linear& w = *ws[0];
-  const int64_t m = residual.rows();
+  const int64_t m = stream.sum.rows();
   if (context.deterministic || ws.size() > kThinMostMatrices || m == 0) return false;
   if (!w.quant || w.quant.codes.type != DType::e4m3 || !w.input || w.input->code != Code::e4m3 ||
       (w.input->grid != grids::row && w.input->grid != grids::group128 &&
        !(w.input->grid == grids::tensor && (m == 1 || w.when == InputScale::calibrated)))) {
     return false;
   }
-  const auto plain_rows = [&](const Tensor& t) {
-    return t.type == DType::bf16 && t.rows() == m && t.cols() == w.in && t.contiguous() &&
-           rows_aligned(t, 16);
-  };
-  return w.in % 16 == 0 && holds(m, w.in) && plain_rows(residual) &&
-         (!delta || plain_rows(delta)) && norm.weight.count() == w.in && norm.weight.contiguous() &&
-         rows_aligned(norm.weight, 16) && norm.weight.type == DType::f32 &&
+  const bool measured = is_measured(stream, norm) && fits_as_halves(m, w.in) &&
+                        thin_warps(kThinHalvesRows) % static_cast<int>(m) == 0;
+  return w.in % 16 == 0 && (measured || holds(m, w.in)) && plain_rows(stream.sum, m, w.in) &&
+         (!stream.delta || plain_rows(stream.delta, m, w.in)) && norm_fits(norm, w.in) &&
          outs.size() == ws.size();
 }
 
-void norm_linear_thin(const KernelContext& context, const Tensor& residual, const Tensor& delta,
-                      const ops::NormWeight& norm, const Tensor& sum,
-                      std::span<const ops::Linear* const> ws, std::span<const Tensor> outs) {
+void norm_linear_thin(const KernelContext& context, ops::ResidualStream& stream,
+                      const ops::NormWeight& norm, std::span<const ops::Linear* const> ws,
+                      std::span<const Tensor> outs) {
   const ops::Linear& w = *ws[0];
-  const ops::Activation x = residual;
-  if (!takes_norm(context, residual, delta, norm, ws, outs) || sum.shape != residual.shape ||
-      sum.type != residual.type || !sum.contiguous() || !rows_aligned(sum, 16) ||
-      sum.data == residual.data) {
+  const ops::Activation x = stream.sum;
+  const Tensor& sum = stream.spare;
+  if (!takes_norm(context, stream, norm, ws, outs) || sum.shape != stream.sum.shape ||
+      sum.type != stream.sum.type || !sum.contiguous() || !rows_aligned(sum, 16) ||
+      sum.data == stream.sum.data) {
     refuse("does not take the norm of this", x, w, outs[0]);
   }
   for (size_t i = 0; i < ws.size(); ++i) {
@@ -371,21 +446,30 @@ void norm_linear_thin(const KernelContext& context, const Tensor& residual, cons
   Plan plan;
   plan.form = ThinForm::e4m3_halves;
   ThinArgs& a = plan.args;
-  a.m = static_cast<int>(residual.rows());
+  a.m = static_cast<int>(stream.sum.rows());
   set_matrices(plan, x, ws, outs);
   set_input(plan, x, w);
   a.norm = true;
   a.norm_weight = norm.weight.as<const float>();
   a.norm_eps = norm.eps;
   a.inverse_k = 1.0f / static_cast<float>(a.k);
-  a.delta = delta ? delta.as<const __nv_bfloat16>() : nullptr;
-  a.sum = sum.as<__nv_bfloat16>();
-  a.held = true;
+  if (is_measured(stream, norm)) {
+    a.moments = stream.moments.as<const float>();
+  } else {
+    a.held = true;
+  }
+  if (stream.delta) {
+    a.delta = stream.delta.as<const __nv_bfloat16>();
+    a.sum = sum.as<__nv_bfloat16>();
+  }
   if (a.tiles == 0) refuse("no outputs", x, w, outs[0]);
   if (!set_shape(plan, context.caps, a.m, {}) || a.split > 1) {
     refuse("the input does not fit in shared memory", x, w, outs[0]);
   }
   launch_thin(context, thin_kernel_e4m3_halves(plan.blocked()), a);
+  if (stream.delta) std::swap(stream.sum, stream.spare);
+  stream.delta = {};
+  stream.measured = nullptr;
 }
 
 std::span<const LinearRow> thin_rows() {

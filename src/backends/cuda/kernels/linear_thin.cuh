@@ -125,6 +125,60 @@ __device__ __forceinline__ void store_output(const ThinArgs& a, int tile, int ro
   }
 }
 
+// Whether a kernel's outputs are added to a stream: of E4M3 weights and inputs, and few rows.
+template <ThinForm F, int Columns>
+__device__ __forceinline__ bool to_stream(const ThinArgs& a) {
+  return (F == ThinForm::e4m3 || F == ThinForm::e4m3_halves) && Columns == 1 && a.stream;
+}
+
+// What an output needs beside its sum, and does not depend on the kernel before: also the weight of
+// the next norm of the stream that it is added to.
+struct TileConstants {
+  OutputConstants output;
+  float norm_weight = 0.0f;
+};
+template <ThinForm F, int Columns>
+__device__ __forceinline__ TileConstants tile_constants(const ThinArgs& a, int tile, int row) {
+  TileConstants constants{output_constants(a, tile, row, kThinTile)};
+  if (to_stream<F, Columns>(a)) constants.norm_weight = a.stream_norm[tile * kThinTile + row];
+  return constants;
+}
+// What it is added to.
+__device__ __forceinline__ float residual_of(const ThinArgs& a, int tile, int row, int m) {
+  const auto* const stream = reinterpret_cast<const unsigned short*>(a.stream);
+  const int64_t at = int64_t{m} * a.matrix[0].n + tile * kThinTile + row;
+  return to_float(__ushort_as_bfloat16(__ldcg(stream + at)));
+}
+
+// stream[m, n of (tile, row)] += sum · scales + bias, as BF16, and the tile's moments. Sixteen
+// neighbouring lanes have the rows of a tile; `lanes`: those of the warp that call.
+__device__ __forceinline__ void add_output(const ThinArgs& a, int tile, int row, int m, float sum,
+                                           const TileConstants& constants, float x_scale,
+                                           float residual, uint32_t lanes) {
+  const float y =
+      __fadd_rn(__fmul_rn(__fmul_rn(sum, constants.output.scale), x_scale), constants.output.bias);
+  const __nv_bfloat16 rounded = __float2bfloat16_rn(y);
+  const __nv_bfloat16 added = __float2bfloat16_rn(residual + to_float(rounded));
+  a.stream[int64_t{m} * a.matrix[0].n + tile * kThinTile + row] = added;
+  const float value = to_float(added);
+  float squares = value * value;
+  uint32_t peak = finite_magnitude(value * constants.norm_weight);
+#pragma unroll
+  for (int apart = 1; apart < kThinTile; apart *= 2) {
+    squares += __shfl_xor_sync(lanes, squares, apart);
+    peak = max(peak, __shfl_xor_sync(lanes, peak, apart));
+  }
+  if (row == 0) {
+    reinterpret_cast<float2*>(a.stream_moments)[m * a.tiles + tile] = {squares,
+                                                                       __uint_as_float(peak)};
+  }
+}
+// The lanes of a warp that handle an element of `count`, a multiple of sixteen, if this one has
+// element i of a run that its warp shares in order.
+__device__ __forceinline__ uint32_t lanes_of(int i, int count) {
+  return i - static_cast<int>(threadIdx.x) % kWarp + kWarp <= count ? ~0u : 0xFFFFu;
+}
+
 // --- the two roles ---------------------------------------------------------------------
 
 // One warp: brings W, and the scales of its blocks, into the ring. It fills the ring with no more
@@ -140,7 +194,7 @@ __device__ __forceinline__ void produce(const ThinArgs& a, const Slice& slice, i
   RingPosition ring, arrived;
   int filled = 0;
   while (tile < end) {
-    int following = tile + 1;
+    int following = tile + a.tile_step;
     if (a.next && lane == 0) {
       following = static_cast<int>(gridDim.x) + atomicAdd(a.next, 1);  // back by the tile's end
     }
@@ -201,11 +255,12 @@ __device__ __forceinline__ void produce(const ThinArgs& a, const Slice& slice, i
 }
 
 // Multiplies tiles with x and writes outputs, or this block's part of them: those that the producer
-// names, or [tile, end) where there are no counters.
+// names or, where there are no counters, every tile_step-th of [tile, end). `constants`: of the
+// first tile.
 template <ThinForm F, bool Blocked, int Columns, int Warps>
 __device__ __forceinline__ void consume(const ThinArgs& a, const Slice& slice, int tile, int end,
-                                        int rank, uint8_t* shared, uint64_t* full,
-                                        uint64_t* empty) {
+                                        int rank, TileConstants constants, uint8_t* shared,
+                                        uint64_t* full, uint64_t* empty) {
   constexpr int pitch = Warps * kThinUnit + kThinRowPad, threads = Warps * kWarp;
   const int tid = static_cast<int>(threadIdx.x), lane = tid % kWarp, warp = tid / kWarp;
   const int g = lane / 4, t = lane % 4;
@@ -221,7 +276,8 @@ __device__ __forceinline__ void consume(const ThinArgs& a, const Slice& slice, i
   const int sums_size = Warps * a.m * kThinTile;
   RingPosition ring;
   const auto* const tile_ids = reinterpret_cast<const int*>(shared + a.tile_ids_at);
-  for (int parity = 0;; ++tile, parity ^= 1) {
+  bool begins = true;
+  for (int parity = 0;; tile += a.tile_step, parity ^= 1) {
     if (a.next) {
       wait_barrier(&full[ring.slot], ring.parity);
       tile = tile_ids[ring.slot];
@@ -229,10 +285,13 @@ __device__ __forceinline__ void consume(const ThinArgs& a, const Slice& slice, i
     } else if (tile >= end) {
       break;
     }
-    OutputConstants constants;  // on their way while the tile is multiplied
-    if (a.split == 1 && tid < a.m * kThinTile) {
-      constants = output_constants(a, tile, tid % kThinTile, kThinTile);
+    float residual = 0.0f;
+    if (a.split == 1 && tid < a.m * kThinTile) {  // on their way while the tile is multiplied
+      const int row = tid % kThinTile;
+      if (!begins) constants = tile_constants<F, Columns>(a, tile, row);
+      if (to_stream<F, Columns>(a)) residual = residual_of(a, tile, row, tid / kThinTile);
     }
+    begins = false;
     float acc[Columns][2][4] = {}, total[Columns][4] = {};
     for (int first = 0; first < slice.count; first += Warps) {
       wait_barrier(&full[ring.slot], ring.parity);
@@ -292,15 +351,18 @@ __device__ __forceinline__ void consume(const ThinArgs& a, const Slice& slice, i
       }
       if (a.split > 1) {
         a.partial[(int64_t{rank} * a.m + m) * a.tiles * kThinTile + tile * kThinTile + row] = sum;
+      } else if (to_stream<F, Columns>(a)) {
+        add_output(a, tile, row, m, sum, constants, a.x_blocked ? 1.0f : x_scales[m], residual,
+                   lanes_of(i, a.m * kThinTile));
       } else {
-        store_output(a, tile, row, m, sum, constants, a.x_blocked ? 1.0f : x_scales[m]);
+        store_output(a, tile, row, m, sum, constants.output, a.x_blocked ? 1.0f : x_scales[m]);
       }
     }
   }
 }
 
 // The parts of a cluster's blocks, which are in memory, become outputs.
-template <int Warps>
+template <ThinForm F, int Columns, int Warps>
 __device__ __forceinline__ void join_slices(const ThinArgs& a, int begin, int end, int rank,
                                             const float* x_scales) {
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
@@ -311,19 +373,24 @@ __device__ __forceinline__ void join_slices(const ThinArgs& a, int begin, int en
   for (int i = rank * Warps * kWarp + static_cast<int>(threadIdx.x); i < count;
        i += a.split * Warps * kWarp) {
     const int m = i / rows, at = begin * kThinTile + i % rows;
-    const OutputConstants constants =
-        output_constants(a, at / kThinTile, at % kThinTile, kThinTile);
     float sum = 0.0f;
     for (int r = 0; r < a.split; ++r) {
       sum += __ldcg(a.partial + (int64_t{r} * a.m + m) * line + at);
     }
-    store_output(a, at / kThinTile, at % kThinTile, m, sum, constants,
-                 a.x_blocked ? 1.0f : x_scales[m]);
+    const int tile = at / kThinTile, row = at % kThinTile;
+    const TileConstants constants = tile_constants<F, Columns>(a, tile, row);
+    const float x_scale = a.x_blocked ? 1.0f : x_scales[m];
+    if (to_stream<F, Columns>(a)) {
+      add_output(a, tile, row, m, sum, constants, x_scale, residual_of(a, tile, row, m),
+                 lanes_of(i, count));
+    } else {
+      store_output(a, tile, row, m, sum, constants.output, x_scale);
+    }
   }
 }
 
 // Grid: clusters of a.split blocks; block: Warps warps that multiply, then one that copies.
-// Without counters cluster i has tiles [i * tiles_each, (i + 1) * tiles_each).
+// With a split cluster i has tiles [i * tiles_each, (i + 1) * tiles_each).
 template <ThinForm F, bool Blocked, int Columns, int Warps>
 __global__ void __launch_bounds__((Warps + 1) * kWarp, Columns > 1 || Warps > 8 ? 1
                                                        : Blocked                ? 2
@@ -345,8 +412,8 @@ __global__ void __launch_bounds__((Warps + 1) * kWarp, Columns > 1 || Warps > 8 
   __syncthreads();
 
   const int rank = static_cast<int>(blockIdx.x) % a.split;
-  const int begin = static_cast<int>(blockIdx.x) / a.split * (a.next ? 1 : a.tiles_each);
-  const int end = a.next ? a.tiles : min(begin + a.tiles_each, a.tiles);
+  const int begin = static_cast<int>(blockIdx.x) / a.split * (a.split > 1 ? a.tiles_each : 1);
+  const int end = a.split > 1 ? min(begin + a.tiles_each, a.tiles) : a.tiles;
   const Slice slice(a, rank);
   auto* const x_scales = reinterpret_cast<float*>(shared + a.x_scales_at);
   if (threadIdx.x >= Warps * kWarp) {
@@ -354,12 +421,18 @@ __global__ void __launch_bounds__((Warps + 1) * kWarp, Columns > 1 || Warps > 8 
   } else {
     // The sums of warps are needed later.
     auto* const scratch = reinterpret_cast<uint32_t*>(shared + a.sums_at);
+    TileConstants constants;
+    if (a.split == 1 && threadIdx.x < a.m * kThinTile && begin < end) {
+      constants = tile_constants<F, Columns>(a, begin, static_cast<int>(threadIdx.x) % kThinTile);
+    }
     bool made = false;  // x, by the kernel itself
     if constexpr (F == ThinForm::e4m3_halves) {
-      made = a.held;
-      if (a.norm) {
+      made = a.held || a.moments;
+      if (a.moments) {
+        norm_measured_x<F, Warps>(a, shared + a.x_at, x_scales);
+      } else if (a.norm) {
         make_x<F, Warps, true>(a, shared + a.x_at, x_scales, scratch);
-      } else if (made) {
+      } else if (a.held) {
         make_x<F, Warps, false>(a, shared + a.x_at, x_scales, scratch);
       }
     }
@@ -380,9 +453,9 @@ __global__ void __launch_bounds__((Warps + 1) * kWarp, Columns > 1 || Warps > 8 
       }
     }
     sync_multipliers<Warps>();
-    consume<F, Blocked, Columns, Warps>(a, slice, begin, end, rank, shared, full, empty);
+    consume<F, Blocked, Columns, Warps>(a, slice, begin, end, rank, constants, shared, full, empty);
   }
-  if (a.split > 1) join_slices<Warps>(a, begin, end, rank, x_scales);
+  if (a.split > 1) join_slices<F, Columns, Warps>(a, begin, end, rank, x_scales);
 }
 
 }  // namespace octet::cuda::thin

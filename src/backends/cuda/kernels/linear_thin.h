@@ -16,7 +16,12 @@
 // fast.
 //
 // x may be the RMS norm of a residual stream that the kernel computes by itself, each block for
-// itself: what that costs is less than the time between two kernels.
+// itself: what that costs is less than the time between two kernels. Outputs may be added to a
+// residual stream; the tile's sum of squares and absmax are left for the norm after it, which then
+// needs one pass over the stream and no meeting of its warps:
+//
+//   o, down      stream += y;  (sum of squares, absmax of stream · weight) of 16 columns -> moments
+//   next linear  moments -> factor and scale;  stream · factor · weight / scale -> codes
 //
 // The order of summation: units of a warp in ascending order, then warps, then slices. It depends
 // on the split alone, so a row's bits are the same for all m that have the same split.
@@ -72,13 +77,15 @@ struct ThinArgs {
   ThinMatrix matrix[kThinMostMatrices];
   int matrices, tiles;           // tiles of all matrices
   int warps, split, tiles_each;  // that multiply; blocks of a cluster; tiles of a cluster, at most
-  int blocks;                    // that there is room for, where they take tiles one by one
-  int* next;                     // [2], zero: block i begins with tile i and then takes further
-                                 // ones (context.h, LaunchCounters); null: all by tiles_each
-  int units, slice_units;        // of a row of W; of the slice of a block, at most
-  int k_bytes;                   // of a row of W
-  int m, k;                      // rows of x, elements of a row
-  uint32_t w_cell_rows;          // outputs that share a scale
+  int blocks;                    // that there is room for, where all have all inputs
+  // Without a split block i begins with tile i, and goes on with every tile_step-th or, if there
+  // are counters, takes further ones (context.h, LaunchCounters): `next` [2], zero.
+  int* next;
+  int tile_step;
+  int units, slice_units;             // of a row of W; of the slice of a block, at most
+  int k_bytes;                        // of a row of W
+  int m, k;                           // rows of x, elements of a row
+  uint32_t w_cell_rows;               // outputs that share a scale
   int64_t w_scale_row, w_scale_unit;  // floats from scale to scale, down and along k
   bool w_blocked, x_blocked;          // a scale for each 128 of k
   bool bias_bf16, bias_f16, out_bf16;
@@ -99,8 +106,15 @@ struct ThinArgs {
   float norm_eps, inverse_k;
   const __nv_bfloat16* delta;  // [m, k], or null: sum = x, and is not written
   __nv_bfloat16* sum;
-  bool held;           // lanes hold all of what becomes x
-  uint32_t row_mates;  // warps 0, m, 2 m, ..., by bits: those that make row 0 of x
+  const float* moments;  // [m, k / kMomentColumns, 2] of x, which has no delta then, or null
+
+  // Outputs [m, n] of one weight are added to a residual stream, and the moments of its next norm
+  // are left, a pair a tile; or null.
+  __nv_bfloat16* stream;
+  const float* stream_norm;  // [n]
+  float* stream_moments;     // [m, tiles, 2]
+  bool held;                 // lanes hold all of what becomes x
+  uint32_t row_mates;        // warps 0, m, 2 m, ..., by bits: those that make row 0 of x
 
   float* partial;  // [split, m, tiles * 16], if split > 1
   int flying;      // stages on their way at a time, until the ring is full
@@ -128,14 +142,22 @@ void linear_thin(const KernelContext& context, const ops::Activation& x,
                  std::span<const ops::Linear* const> ws, std::span<const Tensor> outs,
                  const ThinTuning& tuning = {});
 
-// The same for x = rms_norm(residual + delta), see Backend::norm_linear_group. Whether it is taken:
-// by the weights of one launch, few rows, codes by row or by 128 of it as inputs, and a residual
-// stream in BF16 that registers hold.
-bool takes_norm(const KernelContext& context, const Tensor& residual, const Tensor& delta,
+// The same for x = rms_norm(stream), see Backend::norm_linear_group. Whether it is taken: by the
+// weights of one launch, few rows, codes by row or by 128 of it as inputs, and a residual stream in
+// BF16 that registers hold or whose moments are known.
+bool takes_norm(const KernelContext& context, const ops::ResidualStream& stream,
                 const ops::NormWeight& norm, std::span<const ops::Linear* const> ws,
                 std::span<const Tensor> outs);
-void norm_linear_thin(const KernelContext& context, const Tensor& residual, const Tensor& delta,
-                      const ops::NormWeight& norm, const Tensor& sum,
-                      std::span<const ops::Linear* const> ws, std::span<const Tensor> outs);
+void norm_linear_thin(const KernelContext& context, ops::ResidualStream& stream,
+                      const ops::NormWeight& norm, std::span<const ops::Linear* const> ws,
+                      std::span<const Tensor> outs);
+
+// stream.sum += x · wᵀ, and the moments of the norm that reads it next: Backend::linear_to_stream.
+// Whether it is taken: by few rows and a stream in BF16 that has memory for moments.
+bool takes_stream(const KernelContext& context, const ops::Linear& w,
+                  const ops::ResidualStream& stream, const ops::NormWeight& next);
+void linear_thin_to_stream(const KernelContext& context, const ops::Activation& x,
+                           const ops::Linear& w, ops::ResidualStream& stream,
+                           const ops::NormWeight& next);
 
 }  // namespace octet::cuda

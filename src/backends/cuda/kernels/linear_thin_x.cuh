@@ -179,6 +179,79 @@ struct SquaresPeak {
   uint32_t peak = 0;
 };
 
+// Eight neighbours of a row of x, from element `at` on, as codes. Where each 128 of a row have a
+// scale, the sixteen lanes that have them find it and leave it in the row's `scales`.
+template <ThinForm F>
+__device__ __forceinline__ void store_eight(const ThinArgs& a, uint8_t* row, float* scales, int at,
+                                            bool live, const float (&values)[8], float inverse) {
+  if (a.x_blocked) {
+    uint32_t peak = greatest_magnitude(values);
+#pragma unroll
+    for (int apart = 1; apart < 16; apart *= 2) {
+      peak = max(peak, __shfl_xor_sync(~0u, peak, apart));
+    }
+    const float scale =
+        a.fixed_scale ? *a.fixed_scale : choose_scale(__uint_as_float(peak), a.x_format);
+    inverse = inverse_scale(scale);
+    if (threadIdx.x % 16 == 0 && live) scales[at / kThinUnit] = scale;
+  }
+  if (live) store_codes<F>(row, at, values, inverse);
+}
+
+// Codes (or their FP16) and scales of rms_norm(rows), whose moments are known: every warp adds up
+// those of its row by itself, in the order of the columns.
+template <ThinForm F, int Warps>
+__device__ __forceinline__ void norm_measured_x(const ThinArgs& a, uint8_t* to, float* scales) {
+  const RowShare<Warps> share(a);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const auto at = [&](int i) { return share.first + i * share.step; };
+  Vector<float, 8> weight[kThinMostHeld] = {};
+#pragma unroll
+  for (int i = 0; i < kThinMostHeld; ++i) {  // constant, so before the wait
+    if (at(i) < a.k) weight[i] = load_vector<8>(a.norm_weight + at(i));
+  }
+  wait_for_previous();
+  const auto* const x = reinterpret_cast<const __nv_bfloat16*>(a.x + share.row * a.x_stride);
+  Vector<__nv_bfloat16, 8> held[kThinMostHeld] = {};
+#pragma unroll
+  for (int i = 0; i < kThinMostHeld; ++i) {
+    if (at(i) < a.k) held[i] = load_vector<8>(x + at(i));
+  }
+  const int pairs = a.k / kThinTile;
+  const auto* const moments = reinterpret_cast<const float4*>(a.moments + share.row * pairs * 2);
+  SquaresPeak all;
+#pragma unroll 4
+  for (int i = lane; i < pairs / 2; i += kWarp) {
+    const float4 two = moments[i];
+    all.squares += two.x + two.z;
+    all.peak = max(all.peak, max(__float_as_uint(two.y), __float_as_uint(two.w)));
+  }
+  const float factor = rsqrtf(warp_sum(all.squares) * a.inverse_k + a.norm_eps);
+  float inverse = 0.0f;
+  if (!a.x_blocked) {
+    const float peak = __uint_as_float(warp_max(all.peak)) * factor;
+    const float scale = a.fixed_scale ? *a.fixed_scale : choose_scale(peak, a.x_format);
+    if (share.first == 0) scales[share.row] = scale;
+    inverse = inverse_scale(scale);
+  }
+  uint8_t* const own = to + share.row * a.x_pitch;
+  float* const own_scales = scales + share.row * a.slice_units;
+  const auto store = [&](int i, const auto& row, const auto& weights) {
+    float values[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) values[j] = to_float(row.v[j]) * factor * weights.v[j];
+    store_eight<F>(a, own, own_scales, at(i), at(i) < a.k, values, inverse);
+  };
+#pragma unroll
+  for (int i = 0; i < kThinMostHeld; ++i) store(i, held[i], weight[i]);
+    // Whole warps, for their lanes meet.
+#pragma unroll 2
+  for (int i = kThinMostHeld; at(i) - lane * 8 < a.k; ++i) {
+    const int from = at(i) < a.k ? at(i) : 0;
+    store(i, load_vector<8>(x + from), load_vector<8>(a.norm_weight + from));
+  }
+}
+
 // Codes (or their FP16) and scales of x, which registers hold: of BF16 rows, or, if Norm, of
 // rms_norm(rows + delta), whose sum the first block also writes. The rule is numerics/quantize.h.
 // Rounded values are kept and the rest is computed twice: registers are what the next kernel's
@@ -274,24 +347,11 @@ __device__ __forceinline__ void make_x(const ThinArgs& a, uint8_t* to, float* sc
     }
     if (share.first == 0) scales[share.row] = scale;
   }
-  float inverse = inverse_scale(scale);
+  const float inverse = inverse_scale(scale);
 #pragma unroll
   for (int i = 0; i < Parts; ++i) {
     values_of(i, values);
-    if (a.x_blocked) {
-      // Sixteen lanes have the 128 elements of a group.
-      peak = greatest_magnitude(values);
-#pragma unroll
-      for (int apart = 1; apart < 16; apart *= 2) {
-        peak = max(peak, __shfl_xor_sync(~0u, peak, apart));
-      }
-      scale = a.fixed_scale ? *a.fixed_scale : choose_scale(__uint_as_float(peak), a.x_format);
-      inverse = inverse_scale(scale);
-      if (threadIdx.x % 16 == 0 && at(i) < a.k) {
-        scales[share.row * a.slice_units + at(i) / kThinUnit] = scale;
-      }
-    }
-    if (at(i) < a.k) store_codes<F>(own, at(i), values, inverse);
+    store_eight<F>(a, own, scales + share.row * a.slice_units, at(i), at(i) < a.k, values, inverse);
   }
 }
 
@@ -321,7 +381,7 @@ __device__ __forceinline__ void quantize_x(const ThinArgs& a, const Slice& slice
     }
     if (share.first == 0) scales[share.row] = scale;
   }
-  float inverse = inverse_scale(scale);
+  const float inverse = inverse_scale(scale);
   const int lane_at = static_cast<int>(threadIdx.x) % kWarp * 8;
 #pragma unroll 2
   for (int at = share.first; at - lane_at < slice.bytes; at += share.step) {
@@ -329,19 +389,7 @@ __device__ __forceinline__ void quantize_x(const ThinArgs& a, const Slice& slice
 #pragma unroll
     for (int j = 0; j < 8; ++j) values[j] = 0.0f;
     if (live) load_floats(own + at, values);
-    if (a.x_blocked) {
-      uint32_t peak = greatest_magnitude(values);
-#pragma unroll
-      for (int apart = 1; apart < 16; apart *= 2) {
-        peak = max(peak, __shfl_xor_sync(~0u, peak, apart));
-      }
-      scale = a.fixed_scale ? *a.fixed_scale : choose_scale(__uint_as_float(peak), a.x_format);
-      inverse = inverse_scale(scale);
-      if (threadIdx.x % 16 == 0 && live) {
-        scales[share.row * a.slice_units + at / kThinUnit] = scale;
-      }
-    }
-    if (live) store_codes<F>(to, at, values, inverse);
+    store_eight<F>(a, to, scales + share.row * a.slice_units, at, live, values, inverse);
   }
 }
 
