@@ -22,6 +22,7 @@ int run_eval(Args args) {
       {"gsm8k", "word problems, by the number at the end", run_eval_gsm8k},
       {"humaneval", "functions to complete, by their tests", run_eval_humaneval},
       {"regress", "your own prompts: which answers of two models differ", run_eval_regress},
+      {"sensitivity", "which part of a model loses how much in FP8", run_eval_sensitivity},
       {"sampling", "a sweep of temperature and top_p: where quantization shows", run_eval_sampling},
   };
   std::string names, help = "octet eval TASK MODEL ...: how good a model is.\n\nTasks:\n";

@@ -13,5 +13,6 @@ int run_eval_gsm8k(Args args);
 int run_eval_humaneval(Args args);
 int run_eval_regress(Args args);
 int run_eval_sampling(Args args);
+int run_eval_sensitivity(Args args);
 
 }  // namespace octet::cli

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "cli/calibration.h"
 #include "cli/output.h"
+#include "cli/quantize_auto.h"
 #include "cli/verbs.h"
 #include "cli/watched_work.h"
 #include "numerics/scheme.h"
@@ -20,7 +21,8 @@ namespace {
 
 struct QuantizeFlags {
   std::string source, out, scheme = "fp8_channel", policy, json;
-  std::string rounding = "nearest";
+  std::string rounding = "nearest", preset;
+  AutoOptions autos;
   CalibrationText calibration;
   int64_t calibration_tokens = 32768;
   double damping = 0.01;
@@ -47,6 +49,9 @@ OptionTable table_of(QuantizeFlags& o) {
   table.add("--scheme", &o.scheme, summaries, {.choices = names});
   table.add("--policy", &o.policy, "precisions of single roles or modules (JSON)",
             {.metavar = "FILE"});
+  table.add("--preset", &o.preset,
+            "first-last-bf16: the linears of the first and the last layer stay in 16 bits",
+            {.choices = {"first-last-bf16"}});
   table.group("Rounding");
   table.add("--rounding", &o.rounding,
             "nearest: each weight becomes the nearest code; compensated: what rounding does to the "
@@ -87,6 +92,7 @@ OptionTable table_of(QuantizeFlags& o) {
   table.add("--kv-cache-dtype", &o.kv_cache_dtype,
             "the type of the KV cache; where it is not recorded it follows attention's arithmetic",
             {.choices = {"bf16", "fp8", "fp8_e4m3", "fp8_e5m2"}});
+  add_auto_rows(table, o.autos);
   table.group("Files");
   table.add("--overwrite", &o.overwrite, "replace the directory if it exists");
   table.add("--allow-nonfinite", &o.allow_nonfinite,
@@ -98,6 +104,18 @@ OptionTable table_of(QuantizeFlags& o) {
   table.group("Output");
   add_json_row(table, &o.json);
   return table;
+}
+
+// The only preset; rows of --policy go above it.
+void add_preset(offline::QuantizeOptions& options) {
+  const int64_t last = model::read_config(options.source).layers - 1;
+  for (const int64_t layer : {int64_t{0}, last}) {
+    options.policy.push_back({.role = std::nullopt,
+                              .name = fmt::format("*.layers.{}.*", layer),
+                              .format = {},
+                              .reason = "the first and the last layer stay in 16 bits",
+                              .origin = "--preset first-last-bf16"});
+  }
 }
 
 // What chooses scales says nothing without what they are chosen from.
@@ -228,6 +246,8 @@ int run_quantize(Args args) {
   options.recorded = {.attention = o.attention.value_or(""),
                       .kv_cache_dtype = o.kv_cache_dtype.value_or("")};
   if (!o.policy.empty()) options.policy = read_policy_file(o.policy);
+  if (!o.preset.empty()) add_preset(options);
+  check_auto(o.autos);
   const bool compensated = o.rounding == "compensated";
   if (compensated != !o.calibration.source.empty()) {
     throw Error({.what = compensated
@@ -249,7 +269,7 @@ int run_quantize(Args args) {
         .kv_per_head = o.kv_scale_granularity == "head",
         .any_model = o.any_calibration};
   }
-  WatchedWork work("quantize");  // before there are threads: they must not take its signals
+  const HeldSignals held;  // before there are threads: they must not take them
   std::optional<ThreadPool> threads;
   std::optional<offline::InputMoments> inputs;
   if (compensated) {
@@ -262,12 +282,24 @@ int run_quantize(Args args) {
     options.damping = o.damping;
     options.threads = &*threads;
   }
-  const offline::QuantizeReport report = offline::quantize_checkpoint(options, std::ref(work));
-  work.end();
+  std::optional<AutoResult> chosen;
+  offline::QuantizeReport report;
+  if (o.autos.on) {
+    chosen = quantize_auto(options, o.scheme, o.autos);
+    report = chosen->report;
+  } else {
+    WatchedWork work("quantize");
+    report = offline::quantize_checkpoint(options, std::ref(work));
+  }
   for (const std::string& notice : report.notices) log::info("{}", notice);
   warn_of_broken(report);
-  if (prints_text(o.json)) print_report(report, o);
-  write_json(o.json, json_of(report, o));
+  OrderedJson json = json_of(report, o);
+  if (chosen) json["auto"] = json_of(*chosen);
+  if (prints_text(o.json)) {
+    print_report(report, o);
+    if (chosen) print(text_of(*chosen));
+  }
+  write_json(o.json, json);
   return 0;
 }
 

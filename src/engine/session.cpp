@@ -22,6 +22,19 @@ StepLimits session_limits(const SessionOptions& options) {
       .block_tokens = options.block_tokens};
 }
 
+ops::KvLayout layout_of(const model::Model& model, const SessionOptions& options) {
+  const auto layout = [&](model::KvType type) {
+    return kv_layout_of(model, type, options.block_tokens, options.unit_kv_scale);
+  };
+  ops::KvLayout all = layout(options.kv_type);
+  invariant(options.kv_by_layer.empty() || options.kv_by_layer.size() == all.layers.size(),
+            "each layer has its type of cache, or none has");
+  for (size_t i = 0; i < options.kv_by_layer.size(); ++i) {
+    all.layers[i] = layout(options.kv_by_layer[i]).layers[i];
+  }
+  return all;
+}
+
 }  // namespace
 
 Session::Session(const model::Model& model, ops::Backend& backend, const SessionOptions& options)
@@ -30,9 +43,8 @@ Session::Session(const model::Model& model, ops::Backend& backend, const Session
       options_(options),
       blocks_per_sequence_(blocks_for(options)),
       limits_(session_limits(options)),
-      kv_(backend,
-          kv_layout_of(model, options.kv_type, options.block_tokens, options.unit_kv_scale),
-          options.sequences * blocks_per_sequence_, model.kv_scales()),
+      kv_(backend, layout_of(model, options), options.sequences * blocks_per_sequence_,
+          model.kv_scales()),
       arena_bytes_(engine::arena_bytes(model, kv_.layout(), limits_)),
       arena_(backend.alloc(arena_bytes_, "activations")),
       batch_(backend, limits_),

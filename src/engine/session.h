@@ -21,7 +21,8 @@ struct SessionOptions {
   int64_t logits_rows = 0;    // most rows of logits of one step; 0 = chunk
   int64_t block_tokens = 16;
   model::KvType kv_type = model::KvType::automatic;
-  bool unit_kv_scale = false;  // MLA: FP8 latent without scales
+  bool unit_kv_scale = false;              // MLA: FP8 latent without scales
+  std::vector<model::KvType> kv_by_layer;  // one a layer, for measurements; empty = kv_type in all
 };
 
 class Session {

@@ -89,7 +89,8 @@ engine::SessionOptions session_options(const Subject& subject, int64_t max_token
   return {.max_tokens = max_tokens,
           .chunk = std::clamp<int64_t>(affordable, 16, 512),
           .kv_type = subject.kv_type,
-          .unit_kv_scale = subject.unit_kv_scale};
+          .unit_kv_scale = subject.unit_kv_scale,
+          .kv_by_layer = subject.kv_by_layer};
 }
 
 RowSummary summarize(std::span<const float> logits) {

@@ -20,6 +20,7 @@ struct Subject {
   ops::Backend& backend;
   model::KvType kv_type = model::KvType::automatic;
   bool unit_kv_scale = false;
+  std::vector<model::KvType> kv_by_layer = {};  // engine::SessionOptions
 };
 
 // Called after each part of the work with the tokens that it computed.

@@ -1,0 +1,332 @@
+#include "cli/quantize_auto.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "base/atomic_write.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "cli/output.h"
+#include "cli/watched_work.h"
+#include "model/identity.h"
+#include "offline/mixed_checkpoint.h"
+
+namespace octet::cli {
+namespace {
+
+using offline::Candidate;
+using offline::Modules;
+
+struct Budget {
+  std::optional<double> kl;
+  std::optional<int64_t> bytes;  // of all tensors
+};
+
+Budget parse_budget(const std::string& text) {
+  const auto fail = [&] {
+    throw Error({.what = "a budget is a divergence or a size",
+                 .where = "--budget",
+                 .value = text,
+                 .accepted = "kl=0.01 (nats a token, above 0), or bytes=25e6 (of all tensors)"});
+  };
+  const size_t equals = text.find('=');
+  if (equals == text.npos) fail();
+  const std::string name = text.substr(0, equals), number = text.substr(equals + 1);
+  char* end = nullptr;
+  const double value = std::strtod(number.c_str(), &end);
+  if (number.empty() || *end != '\0' || !std::isfinite(value) || value <= 0) fail();
+  if (name == "kl") return {.kl = value};
+  if (name == "bytes" && value < 1e18) return {.bytes = static_cast<int64_t>(value)};
+  fail();
+  return {};
+}
+
+// The linears of `modules`, which the family and the policy made FP8, as candidates: what engines
+// run as one belongs together, and costs what its parts cost. A part by layer or role spreads its
+// cost over what it holds, by bytes.
+std::vector<Candidate> candidates_of(const Sensitivity& sensitivity, const OpenModel& open,
+                                     const offline::MixedCheckpoint& mixed) {
+  struct PartCost {
+    const MeasuredPart* part = nullptr;
+    int64_t bytes = 0;
+  };
+  const auto by = eval::parse_part_by(sensitivity.options.by);
+  std::map<std::string, PartCost, std::less<>> parts;
+  for (const MeasuredPart& measured : sensitivity.parts) {
+    if (measured.part.kind != eval::Part::Kind::linear) continue;
+    parts[measured.part.pattern].part = &measured;
+  }
+  const auto part_of = [&](const model::LinearUse& use) -> PartCost& {
+    const auto found = parts.find(eval::pattern_of(use, by));
+    if (found != parts.end()) return found->second;
+    throw Error({.what = "the sensitivities lack a linear of the model",
+                 .where = "--sensitivity",
+                 .value = use.linear->name,
+                 .fix = "run `octet eval sensitivity` on this model again"});
+  };
+  std::vector<model::LinearUse> uses = open.model().linears();
+  std::erase_if(uses, [&](const model::LinearUse& use) {
+    return !mixed.modules().contains(use.linear->name);
+  });
+  for (const model::LinearUse& use : uses) {
+    part_of(use).bytes += mixed.modules().at(use.linear->name).high;
+  }
+  std::vector<Candidate> candidates;
+  std::map<std::string, size_t> places;
+  for (const model::LinearUse& use : uses) {
+    const std::string& module = use.linear->name;
+    const std::string name = offline::fused_name(module);
+    const auto [place, fresh] = places.emplace(name, candidates.size());
+    if (fresh) candidates.push_back({.name = name});
+    Candidate& candidate = candidates[place->second];
+    const offline::MixedCheckpoint::Sizes sizes = mixed.modules().at(module);
+    const PartCost& part = part_of(use);
+    candidate.modules.push_back(module);
+    candidate.bytes += sizes.high;
+    candidate.bytes_low += sizes.low;
+    candidate.cost += sensitivity.cost(*part.part) * static_cast<double>(sizes.high) /
+                      static_cast<double>(part.bytes);
+  }
+  return candidates;
+}
+
+Modules modules_of(std::span<const Candidate> candidates, std::span<const size_t> kept) {
+  Modules modules;
+  for (const size_t i : kept) {
+    modules.insert(candidates[i].modules.begin(), candidates[i].modules.end());
+  }
+  return modules;
+}
+
+// Runs choices of what is kept, in the arithmetic that the checkpoint records, beside the source in
+// FP32.
+class Judge {
+ public:
+  Judge(const offline::MixedCheckpoint& mixed, const OpenModel& open, ops::Backend& backend,
+        std::span<const eval::Piece> pieces, ThreadPool& threads)
+      : mixed_(mixed),
+        backend_(backend),
+        pieces_(pieces),
+        reference_({open.model(), backend}, pieces, threads, advance()) {}
+
+  double perplexity() const { return reference_.perplexity(); }
+
+  eval::Fidelity operator()(const Modules& kept) {
+    const model::ModelConfig config = mixed_.config(kept);
+    const model::RecordedArithmetic& recorded = config.recorded;
+    const auto model = model::load_model(config, mixed_.weights(kept), backend_,
+                                         {.compute = model::Compute::fp8,
+                                          .fp8_attention = recorded.attention != "bf16",
+                                          .max_positions = eval::longest(pieces_)});
+    const std::string& cache = recorded.kv_cache_dtype;
+    return reference_.measure(
+        {*model, backend_, model::parse_kv_type(cache.empty() ? "auto" : cache)}, advance());
+  }
+
+  // Of the source's logits and of each measurement; how many there will be is not known.
+  eval::Advance advance() {
+    return [this](int64_t tokens) { work_(done_ += tokens, 0); };
+  }
+  void end() { work_.end(); }
+
+ private:
+  const offline::MixedCheckpoint& mixed_;
+  ops::Backend& backend_;
+  std::span<const eval::Piece> pieces_;
+  WatchedWork work_{"judge", Progress::Unit::tokens};
+  int64_t done_ = 0;
+  eval::Reference reference_;
+};
+
+Sensitivity sensitivity_for(const offline::QuantizeOptions& options, const std::string& scheme,
+                            const AutoOptions& autos) {
+  if (autos.sensitivity.empty()) {
+    return measure_sensitivity({.model = options.source, .scheme = scheme, .text = autos.text});
+  }
+  Sensitivity read = read_sensitivity(autos.sensitivity);
+  const std::string hash = model::identity_of(options.source);
+  if (read.model_hash != hash) {
+    throw Error({.what = "these sensitivities are of another model",
+                 .where = autos.sensitivity,
+                 .value = fmt::format("of {}, hash {}", read.options.model, read.model_hash),
+                 .accepted = fmt::format("those of {}, hash {}", options.source, hash),
+                 .fix = "run `octet eval sensitivity` on this model"});
+  }
+  if (read.options.scheme != scheme) {
+    log::warning("the sensitivities were measured with {}, and {} is written: the order may differ",
+                 read.options.scheme, scheme);
+  }
+  return read;
+}
+
+std::string increase(double perplexity, double before) {
+  return fmt::format("{:+.2f} %", 100 * (perplexity / before - 1));
+}
+
+}  // namespace
+
+void add_auto_rows(OptionTable& table, AutoOptions& o) {
+  table.group("Choice of precisions");
+  table.add("--auto", &o.on,
+            "keep linears in 16 bits whose FP8 costs most for each byte, as the budget says");
+  table.add("--budget", &o.budget,
+            "of --auto: kl=X keeps as few as bring the KL divergence to the source on --text to X; "
+            "bytes=N keeps as many as fit into N bytes of tensors",
+            {.metavar = "kl=X|bytes=N"});
+  table.add("--sensitivity", &o.sensitivity,
+            "of --auto: the result of `octet eval sensitivity --json`; without it that is measured "
+            "first",
+            {.metavar = "FILE"});
+  add_drawn_text_rows(table, o.text, false);
+  table.add("--min-fp8-share", &o.min_fp8_share,
+            "of --auto with kl=X: least share of the linears' bytes that becomes FP8",
+            {.least = 0, .most = 1});
+}
+
+void check_auto(const AutoOptions& o) {
+  if (o.on) {
+    parse_budget(o.budget);
+    if (!o.text.file.empty()) return;
+    throw Error({.what = "--auto judges its choice on a text",
+                 .where = "--text",
+                 .value = "not given",
+                 .fix = "give a text like what the model will see, and other than --calibration"});
+  }
+  const std::pair<const char*, bool> flags[] = {{"--budget", !o.budget.empty()},
+                                                {"--sensitivity", !o.sensitivity.empty()},
+                                                {"--text", !o.text.file.empty()}};
+  for (const auto& [flag, given] : flags) {
+    if (!given) continue;
+    throw Error({.what = "the flag says how to choose precisions, and they are not to be chosen",
+                 .where = flag,
+                 .accepted = "together with --auto",
+                 .fix = "give --auto, or leave the flag out"});
+  }
+}
+
+AutoResult quantize_auto(const offline::QuantizeOptions& options, const std::string& scheme,
+                         const AutoOptions& autos) {
+  const Budget budget = parse_budget(autos.budget);
+  offline::check_quantize(options);
+  OpenModel open({.path = options.source, .compute = "fp32"});
+  const std::vector<eval::Piece> pieces = draw_windows(autos.text, open);
+  const Sensitivity sensitivity = sensitivity_for(options, scheme, autos);
+
+  AtomicDirectory directory(options.out,
+                            options.overwrite ? Overwrite::replace : Overwrite::refuse);
+  const std::filesystem::path all_fp8 = directory.path() / "all-fp8";
+  offline::QuantizeOptions whole = options;
+  whole.out = all_fp8.string();
+  AutoResult result;
+  {
+    WatchedWork work("quantize");
+    result.report = offline::quantize_checkpoint(whole, std::ref(work));
+  }
+  const offline::MixedCheckpoint mixed(options.source, all_fp8.string());
+
+  const auto backend = open_backend({});
+  ThreadPool threads(default_thread_count());
+  open.load(*backend, eval::longest(pieces));
+  result.candidates = candidates_of(sensitivity, open, mixed);
+  offline::KeepBudget keep{.kl = budget.kl, .most_kept = 1 - autos.min_fp8_share};
+  if (budget.bytes) {
+    const int64_t least = mixed.bytes({});
+    if (*budget.bytes < least) {
+      throw Error({.what = "the checkpoint does not fit into the budget with all linears in FP8",
+                   .where = "--budget",
+                   .value = fmt::format("bytes={}", *budget.bytes),
+                   .accepted = fmt::format("{} or more", least)});
+    }
+    keep.extra = *budget.bytes - least;
+  }
+  Modules kept;
+  {
+    Judge judge(mixed, open, *backend, pieces, threads);
+    result.perplexity = judge.perplexity();
+    std::map<size_t, eval::Fidelity> measured;  // by how many are kept
+    result.choice =
+        offline::choose_kept(result.candidates, keep, [&](std::span<const size_t> some) {
+          const auto found =
+              measured.emplace(some.size(), judge(modules_of(result.candidates, some)));
+          return found.first->second.kl;
+        });
+    result.before = measured.at(0);
+    result.after = measured.at(result.choice.kept.size());
+    kept = modules_of(result.candidates, result.choice.kept);
+  }
+  WatchedWork work("write");
+  mixed.write(kept, directory.path(), options.shard_bytes, std::ref(work));
+  std::filesystem::remove_all(all_fp8);
+  directory.commit();
+
+  result.report.bytes_after = mixed.bytes(kept);
+  std::erase_if(result.report.quantized,
+                [&](const offline::QuantizedTensor& t) { return kept.contains(t.module); });
+  for (const Candidate& candidate : result.candidates) result.linear_bytes += candidate.bytes;
+  for (const size_t i : result.choice.kept) result.kept_bytes += result.candidates[i].bytes;
+  return result;
+}
+
+std::string text_of(const AutoResult& r) {
+  std::string text = fmt::format(
+      "  chosen by evidence: {} of {} parts stay in 16 bits; {:.1f} % of the linears' bytes are "
+      "FP8\n"
+      "  against the source in FP32     KL                    perplexity   same top-1\n"
+      "    all in FP8                   {:.5f} +- {:.5f}    {:>10}   {:.2f} %\n"
+      "    as written                   {:.5f} +- {:.5f}    {:>10}   {:.2f} %   (by adding up "
+      "{:.5f})\n",
+      r.choice.kept.size(), r.candidates.size(),
+      100 * (1 - static_cast<double>(r.kept_bytes) / static_cast<double>(r.linear_bytes)),
+      r.before.kl, r.before.kl_error, increase(r.before.perplexity, r.perplexity),
+      100 * r.before.top1, r.after.kl, r.after.kl_error, increase(r.after.perplexity, r.perplexity),
+      100 * r.after.top1, r.choice.estimated);
+  if (r.choice.kept.empty()) return text;
+  text += "  in 16 bits, what FP8 costs most for each byte first:\n";
+  for (const size_t i : r.choice.kept) {
+    const Candidate& c = r.candidates[i];
+    text += fmt::format("    {}  KL {:.6f}  {:>9}\n", c.name, c.cost,
+                        show_bytes(static_cast<double>(c.bytes)));
+  }
+  return text;
+}
+
+OrderedJson json_of(const AutoResult& r) {
+  const auto fidelity = [&](const eval::Fidelity& f) -> OrderedJson {
+    return {{"kl", f.kl},
+            {"kl_error", f.kl_error},
+            {"perplexity", f.perplexity},
+            {"perplexity_increase", f.perplexity / r.perplexity - 1},
+            {"top1_agreement", f.top1}};
+  };
+  OrderedJson kept = OrderedJson::array(), trials = OrderedJson::array();
+  for (const size_t i : r.choice.kept) {
+    const Candidate& c = r.candidates[i];
+    kept.push_back({{"name", c.name},
+                    {"modules", c.modules},
+                    {"cost", c.cost},
+                    {"bytes", c.bytes},
+                    {"bytes_fp8", c.bytes_low}});
+  }
+  for (const auto& trial : r.choice.trials) {
+    trials.push_back({{"kept", trial.kept}, {"kl", trial.kl}});
+  }
+  return {{"perplexity_source", r.perplexity},
+          {"all_fp8", fidelity(r.before)},
+          {"written", fidelity(r.after)},
+          {"kl_by_adding_up", r.choice.estimated},
+          {"parts", r.candidates.size()},
+          {"fp8_share_of_linear_bytes",
+           1 - static_cast<double>(r.kept_bytes) / static_cast<double>(r.linear_bytes)},
+          {"kept", std::move(kept)},
+          {"measured", std::move(trials)}};
+}
+
+}  // namespace octet::cli

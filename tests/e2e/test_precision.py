@@ -1,0 +1,129 @@
+"""Precision by evidence: octet eval sensitivity, and quantize --auto, which goes by it."""
+import json
+import os
+import pathlib
+import tempfile
+import unittest
+
+import harness
+
+TEXT = os.path.join(harness.MODEL, "eval_code.txt")
+WINDOWS = ("--text", TEXT, "--windows", 2, "--window", 128)
+
+
+class Precision(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        self.out = self.root / "result.json"
+
+    def run_octet(self, *args, code=0):
+        done, _, log = harness.run(*args)
+        self.assertEqual(done, code, log)
+        self.assertNotIn("internal error", log)
+        return log
+
+    def sensitivity(self, *args):
+        self.run_octet("eval", "sensitivity", harness.MODEL, *WINDOWS, *args, "--json", self.out)
+        return json.loads(self.out.read_text())
+
+    def refused(self, words, *args):
+        log = self.run_octet(*args, code=2)
+        for word in words:
+            self.assertIn(word, log)
+
+    def test_sensitivity_is_sorted_and_taken_up_again(self):
+        kept, page = self.root / "kept.jsonl", self.root / "page.html"
+        args = ("--by", "role", "--high-roles", "--resume", kept, "--html", page)
+        first = self.sensitivity(*args)
+        costs = [part["cost"] for part in first["parts"]]
+        self.assertEqual(costs, sorted(costs, reverse=True))
+        kinds = {part["kind"] for part in first["parts"]}
+        self.assertEqual(kinds, {"linear", "cache", "router", "embedding", "lm_head"})
+        self.assertTrue(all(part["kl"] > 0 for part in first["parts"]))
+        # All together cost more than any of them alone.
+        self.assertGreater(first["everything"]["kl"], max(p["kl"] for p in first["parts"] if p["kind"] == "linear"))
+        self.assertNotIn("http", page.read_text())
+        lines = kept.read_text().splitlines()
+        self.assertEqual(len(lines), len(first["parts"]) + 2)
+        kept.write_text("\n".join(lines[:5]) + "\n" + lines[5][:20])
+        self.assertEqual(self.sensitivity(*args), first)
+        # Another format is another question.
+        self.assertNotEqual(self.sensitivity(*args, "--scheme", "fp8_w8a16")["parts"], first["parts"])
+
+    def test_sensitivity_the_other_way(self):
+        result = self.sensitivity("--by", "layer", "--leave-one-out")
+        for part in result["parts"]:
+            self.assertAlmostEqual(part["cost"], result["everything"]["kl"] - part["kl"], places=12)
+
+    def quantize(self, budget, *args, code=0):
+        return self.run_octet("quantize", harness.MODEL, "--out", self.root / "out", "--overwrite", "--auto",
+                              "--budget", budget, *WINDOWS, *args, "--json", self.root / "q.json", code=code)
+
+    def test_quantize_by_evidence(self):
+        self.sensitivity("--by", "role")
+        sensitivity = ("--sensitivity", self.out)
+        self.quantize("kl=100", *sensitivity)
+        chosen = json.loads((self.root / "q.json").read_text())["auto"]
+        self.assertEqual(chosen["kept"], [])
+        all_fp8 = chosen["all_fp8"]["kl"]
+        self.assertEqual(chosen["written"]["kl"], all_fp8)
+
+        log = self.quantize("kl=1e-9", *sensitivity, code=2)
+        self.assertIn("no choice", log)
+        self.assertIn("--min-fp8-share", log)
+        least = float(log.split("a budget of ")[1].split(" or more")[0])
+        self.assertLess(least, all_fp8)
+        budget = (least + all_fp8) / 2
+        self.quantize(f"kl={budget:.6f}", *sensitivity)
+        report = json.loads((self.root / "q.json").read_text())
+        chosen = report["auto"]
+        self.assertTrue(chosen["kept"])
+        self.assertLessEqual(chosen["written"]["kl"], budget)
+        self.assertGreaterEqual(chosen["fp8_share_of_linear_bytes"], 0.8)
+        config = json.loads((self.root / "out" / "config.json").read_text())
+        ignored = config["quantization_config"]["ignore"]
+        for part in chosen["kept"]:
+            self.assertLessEqual(set(part["modules"]), set(ignored))
+        # What was written is what was measured: its own comparison on the whole text agrees with it.
+        self.run_octet("eval", "compare", self.root / "out", "--baseline", harness.MODEL, "--baseline-compute",
+                       "fp32", "--text", TEXT, "--max-kl", 2 * all_fp8)
+
+        size = report["bytes_before"] // 4 * 3
+        self.quantize(f"bytes={size}", *sensitivity)
+        report = json.loads((self.root / "q.json").read_text())
+        self.assertLessEqual(report["bytes_after"], size)
+        self.assertTrue(report["auto"]["kept"])
+
+    def test_preset(self):
+        self.run_octet("quantize", harness.MODEL, "--out", self.root / "out", "--preset", "first-last-bf16")
+        ignored = json.loads((self.root / "out" / "config.json").read_text())["quantization_config"]["ignore"]
+        layers = {name.split(".")[2] for name in ignored if name.endswith("o_proj")}
+        self.assertEqual(layers, {"0", "7"})
+
+    def test_refuses_what_says_nothing(self):
+        quantize = ("quantize", harness.MODEL, "--out", self.root / "out")
+        for budget in ("", "kl", "kl=", "kl=-1", "kl=nan", "bits=3", "bytes=1x"):
+            self.refused(["--budget"], *quantize, "--auto", "--text", TEXT, "--budget", budget)
+        self.refused(["--text"], *quantize, "--auto", "--budget", "kl=0.01")
+        self.refused(["--budget", "--auto"], *quantize, "--budget", "kl=0.01")
+        self.refused(["or more"], *quantize, "--auto", "--budget", "bytes=10", *WINDOWS)
+        self.assertFalse((self.root / "out").exists())
+        other = self.root / "other.json"
+        for content, word in (("{}", "parts"), ("[]", "object"), ("", "empty")):
+            other.write_text(content)
+            self.refused(["other.json"], *quantize, "--auto", "--budget", "kl=0.01", *WINDOWS, "--sensitivity",
+                         other)
+        result = self.sensitivity("--by", "role")
+        other.write_text(json.dumps({**result, "model_hash": "0"}))
+        self.refused(["another model"], *quantize, "--auto", "--budget", "kl=0.01", *WINDOWS, "--sensitivity",
+                     other)
+        other.write_text(json.dumps({**result, "parts": result["parts"][:2]}))
+        self.refused(["lack a linear"], *quantize, "--auto", "--budget", "kl=0.01", *WINDOWS, "--sensitivity",
+                     other)
+        self.refused(["none.txt"], "eval", "sensitivity", harness.MODEL, "--text", self.root / "none.txt")
+
+
+if __name__ == "__main__":
+    unittest.main()
