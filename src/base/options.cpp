@@ -391,9 +391,20 @@ OptionTable::Outcome OptionTable::parse(std::span<const std::string> args) {
 
 // Before the work, lest long work end without its result.
 void OptionTable::check_written() const {
+  const Row* on_stdout = nullptr;
   for (const Row& row : rows_) {
     if (!row.rules.written) continue;
     const std::string& target = **std::get_if<std::string*>(&row.field);
+    if (target == "-") {
+      if (on_stdout) {
+        throw Error({.what = "two results cannot both go to stdout",
+                     .where = row.flag,
+                     .value = fmt::format("- beside {} -", on_stdout->flag),
+                     .accepted = "one of them",
+                     .fix = "name a file for the other"});
+      }
+      on_stdout = &row;
+    }
     if (!target.empty() && target != "-") check_file_target(target, Overwrite::replace);
   }
 }

@@ -10,7 +10,9 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "cli/calibration.h"
+#include "cli/calibration_page.h"
 #include "cli/output.h"
+#include "cli/paired.h"
 #include "cli/signals.h"
 #include "cli/verbs.h"
 #include "model/identity.h"
@@ -20,7 +22,7 @@ namespace octet::cli {
 namespace {
 
 struct CalibrateOptions {
-  std::string model, out, json;
+  std::string model, out, json, html;
   CalibrationText text{.samples = 512};
   bool overwrite = false;
   int threads = 0;
@@ -48,6 +50,8 @@ OptionTable table_of(CalibrateOptions& o) {
   table.add("--threads", &o.threads, "of the CPU; 0 is one for each core", {.least = 0});
   table.group("Output");
   add_json_row(table, &o.json);
+  table.add("--html", &o.html, "write a plot of each range over the layers as one page",
+            {.metavar = "FILE", .written = true});
   return table;
 }
 
@@ -71,7 +75,17 @@ void save(const offline::Calibration& calibration, const std::string& path, Over
 offline::Calibration go_on(const offline::Calibration& fresh, const std::string& part,
                            bool overwrite) {
   if (!std::filesystem::exists(part)) return fresh;
-  offline::Calibration left = offline::read_calibration(part);
+  offline::Calibration left;
+  try {
+    left = offline::read_calibration(part);
+  } catch (const Error& error) {
+    if (overwrite) return fresh;
+    ErrorParts parts = error.parts();
+    parts.fix =
+        "it is what an interrupted run left, and cannot be gone on with: remove it, or give "
+        "--overwrite";
+    throw Error(parts);
+  }
   const bool same = left.engine == fresh.engine && left.model_hash == fresh.model_hash &&
                     left.data_hash == fresh.data_hash && left.window == fresh.window &&
                     left.samples_in_all == fresh.samples_in_all;
@@ -157,6 +171,7 @@ int run_calibrate(Args args) {
   save(calibration, o.out, overwrite);
   std::filesystem::remove(part);
   for (const std::string& warning : offline::warnings_of(calibration)) log::warning("{}", warning);
+  write_html(o.html, html_of(calibration));
   if (prints_text(o.json)) print_report(calibration, o.out);
   write_json(o.json, {{"out", o.out},
                       {"samples", calibration.samples},

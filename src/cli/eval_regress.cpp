@@ -9,6 +9,7 @@
 #include "base/atomic_write.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/chat_model.h"
 #include "cli/eval_tasks.h"
 #include "cli/output.h"
 #include "cli/paired.h"
@@ -38,6 +39,7 @@ OptionTable table_of(RegressOptions& o) {
   table.add("--prompts", &o.prompts, "JSONL of {\"prompt\": ..., \"id\": ...}; ids may be left out",
             {.metavar = "FILE", .required = true});
   table.add("--chat", &o.chat, "ask each as a user's message, in the model's chat template");
+  add_chat_row(table, &o.paired.chat_template);
   table.add("--max-tokens", &o.max_tokens, "most tokens of an answer", {.least = 1});
   table.add("--limit", &o.limit, "ask N prompts, drawn by --seed; 0 asks all", {.least = 0});
   table.add("--seed", &o.seed, "of the prompts that are drawn", {.least = 0});
@@ -63,7 +65,8 @@ struct Pair {
 
 std::vector<eval::Answer> answers_of(Side& side, const std::vector<eval::UserPrompt>& prompts,
                                      const RegressOptions& o) {
-  const std::vector<std::vector<int32_t>> ids = side.encode(prompts, o.chat);
+  const std::vector<std::vector<int32_t>> ids =
+      side.encode(prompts, o.chat || !o.paired.chat_template.empty());
   std::vector<AskedJob> asked;
   for (size_t i = 0; i < prompts.size(); ++i) {
     asked.push_back(

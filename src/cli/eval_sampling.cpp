@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "cli/chat_model.h"
 #include "cli/eval_tasks.h"
 #include "cli/output.h"
 #include "cli/paired.h"
@@ -33,6 +34,7 @@ OptionTable table_of(SamplingOptions& o) {
   table.add("--prompts", &o.prompts, "JSONL of {\"prompt\": ..., \"id\": ...}; ids may be left out",
             {.metavar = "FILE", .required = true});
   table.add("--chat", &o.chat, "ask each as a user's message, in the model's chat template");
+  add_chat_row(table, &o.paired.chat_template);
   table.add("--limit", &o.limit, "ask N prompts, drawn by --seed; 0 asks all", {.least = 0});
   table.group("Sweep");
   table.add("--temperatures", &o.temperatures, "separated by commas; 0 is greedy");
@@ -92,7 +94,8 @@ std::vector<Cell> cells_of(const SamplingOptions& o) {
 std::vector<eval::Answer> answers_of(Side& side, const std::vector<eval::UserPrompt>& prompts,
                                      const std::vector<Cell>& cells, const SamplingOptions& o,
                                      int64_t seed) {
-  const std::vector<std::vector<int32_t>> ids = side.encode(prompts, o.chat);
+  const std::vector<std::vector<int32_t>> ids =
+      side.encode(prompts, o.chat || !o.paired.chat_template.empty());
   std::vector<AskedJob> asked;
   for (const Cell& cell : cells) {
     for (size_t i = 0; i < prompts.size(); ++i) {

@@ -54,25 +54,13 @@ void print_table(const Sensitivity& s) {
   print(text);
 }
 
-// "3" and "mlp.up_proj" of "model.layers.3.mlp.up_proj"; no layer where a part has none.
-std::pair<int64_t, std::string> place_of(const eval::Part& part) {
-  constexpr std::string_view layers = "layers.";
-  const size_t at = part.name.find(layers);
-  if (at == part.name.npos) return {-1, part.name};
-  const size_t first = at + layers.size();
-  size_t end = first;
-  while (end < part.name.size() && part.name[end] >= '0' && part.name[end] <= '9') ++end;
-  if (end == first || end == part.name.size()) return {-1, part.name};
-  return {std::stoll(part.name.substr(first, end - first)), part.name.substr(end + 1)};
-}
-
 // Rows are kinds of linears, columns layers; a cell is the part's cost as a share of the highest.
 std::string map_of(const Sensitivity& s) {
   std::map<std::string, std::map<int64_t, double>> costs;
   int64_t layers = 0;
   double highest = 0;
   for (const MeasuredPart& m : s.parts) {
-    const auto [layer, role] = place_of(m.part);
+    const auto [layer, role] = eval::place_of(m.part.name);
     if (layer < 0) continue;
     costs[role][layer] = std::max(0.0, s.cost(m));
     layers = std::max(layers, layer + 1);
@@ -93,7 +81,8 @@ std::string map_of(const Sensitivity& s) {
 std::string plot_of(const Sensitivity& s) {
   std::map<int64_t, double> by_layer;
   for (const MeasuredPart& m : s.parts) {
-    if (const int64_t layer = place_of(m.part).first; layer >= 0) by_layer[layer] += s.cost(m);
+    if (const int64_t layer = eval::place_of(m.part.name).layer; layer >= 0)
+      by_layer[layer] += s.cost(m);
   }
   if (by_layer.size() < 2) return "";
   page::Plot plot{.title = "KL that a layer's parts cost", .x_label = "layer"};

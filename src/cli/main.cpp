@@ -32,6 +32,7 @@ constexpr Verb kVerbs[] = {
     {"pull", "a model is downloaded", run_pull},
     {"convert", "a GGUF file becomes a directory in Hugging Face layout", run_convert},
     {"eval", "perplexity, fidelity against a baseline, retrieval", run_eval},
+    {"ladder", "from BF16 to FP8, one switch at a time: speed, bytes, quality", run_ladder},
     {"inspect", "tensors, precisions with their reasons, broken values", run_inspect},
     {"kernels", "which kernel runs each shape, and why", run_kernels},
     {"bench", "speed of this machine, or of a server under load", run_bench},

@@ -116,7 +116,7 @@ std::vector<std::vector<int32_t>> Side::encode(const std::vector<eval::UserPromp
                                                bool chat) const {
   std::vector<std::vector<int32_t>> encoded;
   std::optional<text::ChatTemplate> form;
-  if (chat) form.emplace(open_chat(open_, path_, ""));
+  if (chat) form.emplace(open_chat(open_, path_, options_.chat_template));
   for (const eval::UserPrompt& prompt : prompts) {
     if (!chat) {
       encoded.push_back(open_.encode_prompt(prompt.text, "prompt " + prompt.id));

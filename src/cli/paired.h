@@ -24,6 +24,7 @@ struct PairedOptions {
   BackendOptions device;
   int sequences = 16;  // answered at a time
   std::string resume, json, html;
+  std::string chat_template;  // a file, in place of both models' own
   std::optional<double> max_accuracy_drop, min_accuracy;
 };
 

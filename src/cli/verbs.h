@@ -18,6 +18,7 @@ int run_calibrate(Args args);
 int run_convert(Args args);
 int run_pull(Args args);
 int run_eval(Args args);
+int run_ladder(Args args);
 int run_inspect(Args args);
 int run_kernels(Args args);
 int run_bench(Args args);

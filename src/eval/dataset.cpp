@@ -61,6 +61,37 @@ std::string inflated(std::string_view packed, const std::string& name) {
                .accepted = "a whole gzip file of at most 1 GiB, unpacked"});
 }
 
+// Reads the record that begins at `at`, and gives where the next one does.
+size_t read_csv_record(std::string_view text, size_t at, CsvRecord& record) {
+  const auto broken = [&](const char* fault) {
+    record.fields.clear();
+    record.fault = fault;
+    return std::min(text.find('\n', at), text.size() - 1) + 1;
+  };
+  size_t i = at;
+  while (true) {
+    std::string& field = record.fields.emplace_back();
+    if (i < text.size() && text[i] == '"') {
+      for (++i; i < text.size() && (text[i] != '"' || text.substr(i, 2) == "\"\""); ++i) {
+        if (text[i] == '"') ++i;
+        field += text[i];
+      }
+      if (i == text.size()) return broken("a quote is not closed");
+      ++i;
+      if (i < text.size() && text[i] == '\r') ++i;
+      if (i < text.size() && text[i] != ',' && text[i] != '\n') {
+        return broken("text follows a quote that ends a field: one quote too many, or too few");
+      }
+    } else {
+      for (; i < text.size() && text[i] != ',' && text[i] != '\n'; ++i) {
+        if (text[i] != '\r') field += text[i];
+      }
+    }
+    if (i >= text.size() || text[i] == '\n') return std::min(i + 1, text.size());
+    ++i;  // the comma
+  }
+}
+
 }  // namespace
 
 std::string read_maybe_gzip(const std::filesystem::path& path) {
@@ -96,43 +127,32 @@ ReadRows read_json_rows(const std::filesystem::path& path,
   return require_rows(std::move(read), path);
 }
 
-std::vector<std::vector<std::string>> parse_csv(std::string_view text) {
-  std::vector<std::vector<std::string>> records;
-  std::vector<std::string> record(1);
-  bool quoted = false;
-  const auto end_record = [&] {
-    if (record.size() > 1 || !record[0].empty()) records.push_back(record);
-    record.assign(1, "");
-  };
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quoted) {
-      if (c != '"') {
-        record.back() += c;
-      } else if (i + 1 < text.size() && text[i + 1] == '"') {
-        record.back() += text[++i];
-      } else {
-        quoted = false;
-      }
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == ',') {
-      record.emplace_back();
-    } else if (c == '\n') {
-      end_record();
-    } else if (c != '\r') {
-      record.back() += c;
-    }
+std::vector<CsvRecord> parse_csv(std::string_view text) {
+  std::vector<CsvRecord> records;
+  int64_t line = 1;
+  for (size_t at = 0; at < text.size();) {
+    CsvRecord record{.line = line};
+    const size_t end = read_csv_record(text, at, record);
+    line += std::count(text.begin() + static_cast<std::ptrdiff_t>(at),
+                       text.begin() + static_cast<std::ptrdiff_t>(end), '\n');
+    at = end;
+    const bool empty = record.fields.size() == 1 && record.fields[0].empty();
+    if (!empty) records.push_back(std::move(record));
   }
-  end_record();
   return records;
 }
 
 ReadRows read_csv_rows(const std::filesystem::path& path,
                        FunctionRef<void(const std::vector<std::string>& fields)> take) {
   ReadRows read;
-  for (const std::vector<std::string>& record : parse_csv(read_maybe_gzip(path))) {
-    count(read, [&] { take(record); });
+  for (const CsvRecord& record : parse_csv(read_maybe_gzip(path))) {
+    count(read, [&] {
+      if (!record.fault.empty()) {
+        throw Error(
+            {.what = record.fault, .where = fmt::format("{}:{}", path.string(), record.line)});
+      }
+      take(record.fields);
+    });
   }
   return require_rows(std::move(read), path);
 }

@@ -29,8 +29,15 @@ ReadRows read_json_rows(const std::filesystem::path& path,
 ReadRows read_csv_rows(const std::filesystem::path& path,
                        FunctionRef<void(const std::vector<std::string>& fields)> take);
 
-// The records of a text in CSV. A quote that is not closed ends with the text.
-std::vector<std::vector<std::string>> parse_csv(std::string_view text);
+struct CsvRecord {
+  int64_t line = 0;  // where it begins, from 1
+  std::vector<std::string> fields;
+  std::string fault;  // what is wrong with its quotes; then it has no fields
+};
+// The records of a text in CSV; empty lines are none. A quoted field ends before a comma or a line
+// break; where it does not, the record's first line is broken alone, and the next line is read as
+// a record of its own: one quote too many must not swallow the rows below it.
+std::vector<CsvRecord> parse_csv(std::string_view text);
 
 // The file as text, unpacked if it begins as gzip does. Throws Error if it cannot be read, is
 // damaged, or holds more than 1 GiB.

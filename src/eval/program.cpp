@@ -33,6 +33,9 @@ constexpr size_t kKept = 4096;
 // Where a program says that it is through.
 constexpr int kDone = 3;
 
+// Seconds that Python may take to start, on a busy machine.
+constexpr unsigned kPatience = 30;
+
 // Exit codes of the child before it is the program.
 constexpr int kCannotLimit = 125, kCannotStart = 126;
 
@@ -131,13 +134,14 @@ std::string random_word() {
 }
 
 // The interpreter behind a name: what lies in PATH may be a script that starts it. Runs as any
-// command of the user's; empty if there is none.
+// command of the user's, for kPatience seconds; empty if there is none, or it says nothing.
 std::string interpreter_of(const std::string& python) {
   Pipe out;
   const pid_t child = fork();
   if (child < 0) throw Fault(fmt::format("no process to find Python: {}", strerror(errno)));
   if (child == 0) {
     dup2(out.write->get(), 1);
+    alarm(kPatience);  // stays over exec
     execlp(python.c_str(), python.c_str(), "-I", "-c",
            "import sys; sys.stdout.write(sys.executable)", nullptr);
     _exit(kCannotStart);
@@ -186,20 +190,25 @@ std::string_view name_of(ProgramEnd end) {
 ProgramRunner::ProgramRunner(const std::string& python, const ProgramLimits& limits)
     : python_(interpreter_of(python)), limits_(limits) {
   if (python_.empty()) {
-    throw Error({.what = "programs need Python, and it does not start",
-                 .where = "--python",
-                 .value = python,
-                 .accepted = "an executable in PATH, or the path of one",
-                 .fix = "install python3"});
+    throw Error(
+        {.what = "programs need Python, and it does not start",
+         .where = "--python",
+         .value = python,
+         .accepted = fmt::format("an executable in PATH, or the path of one, that says within "
+                                 "{} s where its interpreter lies",
+                                 kPatience),
+         .fix = "install python3"});
   }
   ProgramLimits patient = limits;  // a busy machine is no reason to refuse
-  patient.seconds = std::max(limits.seconds, 30.0);
+  patient.seconds = std::max(limits.seconds, double{kPatience});
   const ProgramResult probe = run(kProbe, patient);
   if (probe.end == ProgramEnd::passed) return;
   throw Error({.what = "this system cannot hold a program that a model wrote",
                .where = python_,
                .value = probe.message.empty() ? std::string(name_of(probe.end)) : probe.message,
-               .accepted = "a kernel with seccomp, and a python3 that starts within its limits"});
+               .accepted = "a kernel with seccomp, and a python3 that starts within its limits",
+               .fix = fmt::format("{} MiB may be too little for Python itself: give more --memory",
+                                  limits.memory_bytes >> 20)});
 }
 
 ProgramResult ProgramRunner::run(std::string_view source, const ProgramLimits& limits) const {

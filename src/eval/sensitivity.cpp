@@ -180,6 +180,18 @@ PartBy parse_part_by(std::string_view text) {
                .accepted = "linear, layer, role"});
 }
 
+ModulePlace place_of(std::string_view module) {
+  const std::string name = for_all_experts(std::string(module));
+  constexpr std::string_view word = "layers.";
+  const size_t at = name.find(word);
+  if (at == name.npos) return {-1, name};
+  const size_t first = at + word.size();
+  size_t end = first;
+  while (end < name.size() && name[end] >= '0' && name[end] <= '9') ++end;
+  if (end == first || end - first > 9 || end == name.size()) return {-1, name};
+  return {std::stoll(name.substr(first, end - first)), name.substr(end + 1)};
+}
+
 std::string pattern_of(const model::LinearUse& use, PartBy by) {
   const std::string name = for_all_experts(use.linear->name);
   const auto [prefix, leaf] = split_layer(name, use.layer);

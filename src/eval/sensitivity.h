@@ -38,6 +38,15 @@ struct LowPrecision {
   model::KvType cache = model::KvType::fp8_e4m3;
 };
 
+// The layer of a module, and what it is in there, the same for all experts: 3 and
+// "mlp.experts.*.up_proj" of "model.layers.3.mlp.experts.7.up_proj"; -1 and all of it where it is
+// in no layer.
+struct ModulePlace {
+  int64_t layer = -1;
+  std::string role;
+};
+ModulePlace place_of(std::string_view module);
+
 // Part::pattern of the part that a linear belongs to.
 std::string pattern_of(const model::LinearUse& use, PartBy by);
 

@@ -36,8 +36,12 @@ class Calibrate(unittest.TestCase):
         return log
 
     def test_says_what_it_saw(self):
-        log = self.calibrate(self.text)
+        page = self.root / "page.html"
+        log = self.calibrate(self.text, "--html", page)
         self.assertIn("5 calibration samples are few", log)
+        self.assertIn("input of self_attn.o_proj", page.read_text())
+        self.assertIn("latent", page.read_text())
+        self.assertNotIn("http", page.read_text())
         found = json.loads(self.out.read_text())
         self.assertEqual((found["samples"], found["tokens"]), (5, 5 * 48))
         self.assertRegex(found["model_hash"], "^[0-9a-f]{16}$")

@@ -57,6 +57,30 @@ class Precision(unittest.TestCase):
         for part in result["parts"]:
             self.assertAlmostEqual(part["cost"], result["everything"]["kl"] - part["kl"], places=12)
 
+    def test_ladder(self):
+        page = self.root / "page.html"
+        self.run_octet("ladder", harness.MODEL, *WINDOWS, "--prompt-len", 32, "--output-len", 4, "--repeats", 1,
+                       "--json", self.out, "--html", page)
+        rungs = json.loads(self.out.read_text())["rungs"]
+        self.assertEqual([rung["name"] for rung in rungs],
+                         ["BF16", "+ FP8 KV cache", "+ FP8 weights", "+ FP8 activations", "+ FP8 attention"])
+        self.assertEqual(rungs[0]["kl"], 0)
+        self.assertEqual(len({rung["kl"] for rung in rungs}), 5)
+        bytes_of = [(rung["weight_bytes"], rung["cache_bytes_per_token"]) for rung in rungs]
+        self.assertLess(bytes_of[1][1], bytes_of[0][1])
+        self.assertLess(bytes_of[2][0], 0.7 * bytes_of[1][0])
+        self.assertEqual(bytes_of[2], bytes_of[4])
+        self.assertTrue(all(rung["decode_tokens_per_s"]["median"] > 0 for rung in rungs))
+        self.assertNotIn("http", page.read_text())
+        # The last rung, over the whole text, is what --scheme alone computes.
+        self.run_octet("eval", "perplexity", harness.MODEL, "--scheme", "fp8_channel", "--text", TEXT, "--window",
+                       128, "--json", self.out)
+        whole = json.loads(self.out.read_text())["perplexity"]
+        self.run_octet("ladder", harness.MODEL, "--text", TEXT, "--windows", 1000, "--window", 128, "--prompt-len",
+                       8, "--output-len", 1, "--repeats", 1, "--json", self.out)
+        self.assertAlmostEqual(json.loads(self.out.read_text())["rungs"][-1]["perplexity"], whole, places=9)
+        self.refused(["--prompt-len"], "ladder", harness.MODEL, *WINDOWS, "--prompt-len", 100000)
+
     def quantize(self, budget, *args, code=0):
         return self.run_octet("quantize", harness.MODEL, "--out", self.root / "out", "--overwrite", "--auto",
                               "--budget", budget, *WINDOWS, *args, "--json", self.root / "q.json", code=code)

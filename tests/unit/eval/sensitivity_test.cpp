@@ -203,6 +203,20 @@ TEST(Sensitivity, EndsAreRoundedEachByItself) {
   }
 }
 
+TEST(Sensitivity, AModuleHasAPlace) {
+  const auto is = [](std::string_view module, int64_t layer, std::string_view role) {
+    const ModulePlace place = place_of(module);
+    EXPECT_EQ(place.layer, layer) << module;
+    EXPECT_EQ(place.role, role) << module;
+  };
+  is("model.layers.13.mlp.experts.7.up_proj", 13, "mlp.experts.*.up_proj");
+  is("model.layers.0 KV cache", 0, "KV cache");
+  is("lm_head", -1, "lm_head");
+  is("model.layers.x.y", -1, "model.layers.x.y");
+  is("model.layers.3", -1, "model.layers.3");
+  is("model.layers.99999999999999999999.q", -1, "model.layers.99999999999999999999.q");
+}
+
 TEST(Sensitivity, UnknownPartsAreRefused) {
   EXPECT_THAT(test::error_of([] { parse_part_by("tensor"); }), HasSubstr("linear, layer, role"));
 }

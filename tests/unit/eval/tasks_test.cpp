@@ -1,4 +1,5 @@
 // MMLU, GSM8K and HumanEval: the prompts as lm-eval writes them, and how answers are judged.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <zlib.h>
@@ -37,6 +38,28 @@ TEST(Mmlu, ThePromptIsThatOfLmEval) {
             "Which?\nA. e\nB. f\nC. g\nD. h\nAnswer: C\n\n"
             "Who?\nA. i\nB. j\nC. k\nD. l\nAnswer:");
   EXPECT_EQ(mmlu_continuation(3), " D");
+}
+
+TEST(Csv, OneQuoteTooManyCostsItsOwnRow) {
+  const auto lines_of = [](std::string_view text) {
+    std::vector<std::string> lines;
+    for (const CsvRecord& record : parse_csv(text)) {
+      std::string line = fmt::format("{}:", record.line);
+      for (const std::string& field : record.fields) line += "[" + field + "]";
+      lines.push_back(line + (record.fault.empty() ? "" : "!"));
+    }
+    return lines;
+  };
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(lines_of("a,b\r\n\"c, d\",\"e\nf\"\n\ng,5\" pipe,\"h \"\"i\"\"\"\n"),
+            (Lines{"1:[a][b]", "2:[c, d][e\nf]", "5:[g][5\" pipe][h \"i\"]"}));
+  // Never closed; closed by a quote of a later row; text behind a quote.
+  EXPECT_EQ(lines_of("a,\"b\nc,d\ne,f"), (Lines{"1:!", "2:[c][d]", "3:[e][f]"}));
+  EXPECT_EQ(lines_of("a,\"b\nc,\"d, e\"\nf,g\n"), (Lines{"1:!", "2:[c][d, e]", "3:[f][g]"}));
+  EXPECT_EQ(lines_of("\"a\"b,c\nd,e"), (Lines{"1:!", "2:[d][e]"}));
+  EXPECT_EQ(lines_of("\""), (Lines{"1:!"}));
+  EXPECT_EQ(lines_of("a,\n"), (Lines{"1:[a][]"}));
+  EXPECT_EQ(lines_of(""), Lines{});
 }
 
 TEST(Mmlu, ThePublishedCsvIsTheSame) {
