@@ -94,6 +94,20 @@ int64_t kv_budget(const ops::BackendInfo& info, double utilization, const Ledger
                       "memory that is free"});
 }
 
+void require_host_memory(const ops::BackendInfo& info, int64_t kv, int64_t arena) {
+  if (info.total_bytes > 0 || info.memory_bytes <= 0 || kv <= info.memory_bytes - arena) return;
+  const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / 1048576.0; };
+  throw Error({.what = "the KV cache is larger than the memory that is free",
+               .where = "--kv-cache-memory",
+               .value = fmt::format("{:.1f} MiB", mib(kv)),
+               .accepted = fmt::format("at most {:.1f} MiB: {:.1f} are free, of which activations "
+                                       "take {:.1f}",
+                                       mib(std::max<int64_t>(info.memory_bytes - arena, 0)),
+                                       mib(info.memory_bytes), mib(arena)),
+               .fix = "a smaller cache, a smaller --max-model-len or --max-num-seqs, or free "
+                      "memory"});
+}
+
 DType kv_dtype(model::KvType type, bool fp8_attention, DType activation) {
   switch (type) {
     case model::KvType::fp32:

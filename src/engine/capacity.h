@@ -51,6 +51,9 @@ int64_t kv_blocks(const KvDemand& demand);
 // the share `utilization` of all of it, less what others have taken and what `rest` counts (all but
 // the KV cache). Error if that leaves nothing.
 int64_t kv_budget(const ops::BackendInfo& info, double utilization, const Ledger& rest);
+// Error if a KV cache of `kv` bytes and `arena` bytes of activations are more than was free on the
+// host when the backend was made. Nothing for a device with memory of its own.
+void require_host_memory(const ops::BackendInfo& info, int64_t kv, int64_t arena);
 
 // The cache's element type under --kv-cache-dtype, for attention in FP8 or not and activations of
 // that type.

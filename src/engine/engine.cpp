@@ -124,8 +124,9 @@ Engine::Engine(const model::Model& model, ops::Backend& backend, const EngineOpt
                                    : kv_budget(device, options.memory_utilization, ledger_)});
   scheduler_config_.num_blocks = static_cast<int32_t>(blocks);
   sched::validate(scheduler_config_);
-  // First, since it refuses a size that the device lacks; the scheduler has an entry for each
-  // block.
+  // Memory of the host is given out before it is there, so that it has to be counted; a device
+  // refuses by itself. First, since the scheduler has an entry for each block.
+  require_host_memory(device, blocks * layout.bytes_per_block(), ledger_.arena);
   kv_ = std::make_unique<model::KvStore>(backend, layout, blocks, model.kv_scales());
   scheduler_ = std::make_unique<sched::Scheduler>(scheduler_config_);
   if (!options.record_events.empty()) {

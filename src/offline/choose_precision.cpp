@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -98,7 +99,7 @@ Choice choose_kept(std::span<const Candidate> candidates, const KeepBudget& budg
          .value = fmt::format("kl={}: {:.5f} with all in FP8, {:.5f} with {} of {} parts in "
                               "16 bits, which is all that may be",
                               *budget.kl, none, choice.kl, choice.kept.size(), candidates.size()),
-         .accepted = fmt::format("a budget of {:.5f} or more", choice.kl),
+         .accepted = fmt::format("a budget of {:.5f} or more", std::ceil(choice.kl * 1e5) / 1e5),
          .fix = "allow more, keep more (--min-fp8-share), or round better (--rounding "
                 "compensated)"});
   }

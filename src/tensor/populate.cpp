@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "tensor/buffer.h"
+
 namespace octet {
 namespace {
 
@@ -17,6 +19,8 @@ namespace {
 
 constexpr size_t kSlice = size_t{2} << 20;  // at once: no fault of another thread waits long
 constexpr int kNiceness = 10;
+// What is left to others: the cache then grows with use, as it would have.
+constexpr size_t kSpare = size_t{256} << 20;
 
 }  // namespace
 
@@ -33,6 +37,10 @@ void Populator::run() {
   for (const std::span<std::byte> part : parts_) {
     for (size_t at = 0; at < part.size(); at += kSlice) {
       if (stop_) return;
+      if (at % (kSlice * 32) == 0 && available_host_memory() < kSlice * 32 + kSpare) {
+        state_ = State::unsupported;
+        return;
+      }
       const size_t bytes = std::min(kSlice, part.size() - at);
       while (madvise(part.data() + at, bytes, MADV_POPULATE_WRITE) != 0) {
         if (errno == EINTR || errno == EAGAIN) continue;

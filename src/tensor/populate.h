@@ -29,7 +29,8 @@ class Populator {
   Populator(const Populator&) = delete;
   Populator& operator=(const Populator&) = delete;
 
-  enum class State { working, done, unsupported };  // Linux can do it since 5.14
+  // unsupported: by the kernel, which can do it since 5.14, or by the memory that others need.
+  enum class State { working, done, unsupported };
   State state() const { return state_; }
 
  private:

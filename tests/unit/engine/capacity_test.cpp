@@ -109,5 +109,14 @@ TEST(Ledger, IsOfTheEngine) {
   EXPECT_EQ(engine.ledger().kv_tokens % 16, 0);
 }
 
+TEST(Capacity, HostMemoryIsCountedBeforeItIsUsed) {
+  ops::BackendInfo info;
+  info.memory_bytes = 1 << 20;
+  require_host_memory(info, (1 << 20) - 512, 512);
+  EXPECT_THROW(require_host_memory(info, 1 << 20, 512), Error);
+  info.total_bytes = 2 << 20;  // a device refuses by itself
+  require_host_memory(info, 1 << 30, 512);
+}
+
 }  // namespace
 }  // namespace octet::engine

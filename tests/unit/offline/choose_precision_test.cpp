@@ -26,11 +26,11 @@ const std::vector<Candidate> kFive = {{"a", {"a"}, 200, 100, 0.02},
                                       {"d", {"d"}, 200, 100, -0.001},
                                       {"e", {"e"}, 100, 50, 0.02}};
 
-double additive(Kept kept) {
+constexpr auto additive = [](Kept kept) {
   double kl = 0.1;
   for (const size_t i : kept) kl -= kFive[i].cost;
   return kl;
-}
+};
 
 TEST(ChoosePrecision, WhatCostsMostForEachByteIsKeptFirst) {
   EXPECT_THAT(keeping_order(kFive, {.most_kept = 1}), ElementsAre(1, 4, 0, 2));
