@@ -32,8 +32,8 @@ row "BF16" build/models/smollm2
 row "BF16 weights, FP32 arithmetic" build/models/smollm2 --compute fp32
 row "the GGUF itself, BF16" build/models/smollm2.gguf
 row "FP8 of make smollm2, as it is served" build/models/smollm2-fp8
-row "  attention FP8" build/models/smollm2-fp8 --kv-cache-dtype fp8 --attention fp8
-row "  attention and KV cache BF16" build/models/smollm2-fp8 --kv-cache-dtype bf16 --attention bf16
+row "  KV cache FP8" build/models/smollm2-fp8 --kv-cache-dtype fp8
+row "  attention FP8 too" build/models/smollm2-fp8 --kv-cache-dtype fp8 --attention fp8
 for scheme in fp8_channel fp8_block fp8_group; do
   row "$scheme, rounded to the nearest" build/models/smollm2 --quantization $scheme
 done
