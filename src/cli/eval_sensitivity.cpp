@@ -14,10 +14,6 @@
 namespace octet::cli {
 namespace {
 
-std::string increase(double perplexity, const Sensitivity& s) {
-  return fmt::format("{:+.2f} %", 100 * (perplexity / s.perplexity - 1));
-}
-
 // KL for each MB that FP8 saves.
 double per_mb(double cost, const eval::Part& part) {
   return cost / (static_cast<double>(part.bytes - part.bytes_low) * 1e-6);
@@ -44,12 +40,13 @@ void print_table(const Sensitivity& s) {
       "everything in FP8: KL {:.5f}, perplexity {}; the parts' costs add up to {:.5f}\n\n"
       "       KL   +-        perplexity   same top-1      saves  {}\n",
       s.options.model, s.options.scheme, s.options.kv_cache_dtype, s.tokens, s.perplexity,
-      s.everything.kl, increase(s.everything.perplexity, s), sum_of_costs(s), what_of(s));
+      s.everything.kl, increase_of(s.everything.perplexity, s.perplexity), sum_of_costs(s),
+      what_of(s));
   for (const MeasuredPart& m : s.parts) {
-    text +=
-        fmt::format("  {:.6f} {:.6f}  {:>10}   {:>8.2f} %  {:>9}  {}\n", m.fidelity.kl,
-                    m.fidelity.kl_error, increase(m.fidelity.perplexity, s), 100 * m.fidelity.top1,
-                    show_bytes(static_cast<double>(m.part.bytes - m.part.bytes_low)), m.part.name);
+    text += fmt::format(
+        "  {:.6f} {:.6f}  {:>10}   {:>8.2f} %  {:>9}  {}\n", m.fidelity.kl, m.fidelity.kl_error,
+        increase_of(m.fidelity.perplexity, s.perplexity), 100 * m.fidelity.top1,
+        show_bytes(static_cast<double>(m.part.bytes - m.part.bytes_low)), m.part.name);
   }
   print(text);
 }
@@ -98,15 +95,17 @@ std::string html_of(const Sensitivity& s) {
   std::vector<std::vector<std::string>> rows;
   for (const MeasuredPart& m : s.parts) {
     rows.push_back({m.part.name, fmt::format("{:.6f}", m.fidelity.kl),
-                    fmt::format("{:.6f}", m.fidelity.kl_error), increase(m.fidelity.perplexity, s),
+                    fmt::format("{:.6f}", m.fidelity.kl_error),
+                    increase_of(m.fidelity.perplexity, s.perplexity),
                     fmt::format("{:.2f} %", 100 * m.fidelity.top1),
                     show_bytes(static_cast<double>(m.part.bytes - m.part.bytes_low)),
                     fmt::format("{:.2e}", per_mb(s.cost(m), m.part))});
   }
   const std::string body =
-      page::tiles({{fmt::format("{:.5f}", s.everything.kl), "KL, everything in FP8"},
-                   {increase(s.everything.perplexity, s), "perplexity, everything in FP8"},
-                   {fmt::format("{:.5f}", sum_of_costs(s)), "sum of the parts' costs"}}) +
+      page::tiles(
+          {{fmt::format("{:.5f}", s.everything.kl), "KL, everything in FP8"},
+           {increase_of(s.everything.perplexity, s.perplexity), "perplexity, everything in FP8"},
+           {fmt::format("{:.5f}", sum_of_costs(s)), "sum of the parts' costs"}}) +
       plot_of(s) + map_of(s) + page::heading("Parts: " + what_of(s)) +
       page::table({"part", "KL", "+-", "perplexity", "same top-1", "FP8 saves", "KL for each MB"},
                   rows);

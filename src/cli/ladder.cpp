@@ -161,10 +161,6 @@ class Ladder {
   int64_t done_ = 0, total_ = 1;
 };
 
-std::string increase(const Climbed& rung, const Climbed& first) {
-  return fmt::format("{:+.2f} %", 100 * (rung.fidelity.perplexity / first.fidelity.perplexity - 1));
-}
-
 std::vector<std::vector<std::string>> rows_of(const std::vector<Climbed>& rungs) {
   std::vector<std::vector<std::string>> rows;
   for (const Climbed& rung : rungs) {
@@ -173,7 +169,8 @@ std::vector<std::vector<std::string>> rows_of(const std::vector<Climbed>& rungs)
                     fmt::format("{:.1f} ms", rung.ttft_ms.median),
                     show_bytes(static_cast<double>(rung.weight_bytes)),
                     show_bytes(static_cast<double>(rung.cache_bytes)),
-                    fmt::format("{:.4f}", rung.fidelity.perplexity), increase(rung, rungs[0]),
+                    fmt::format("{:.4f}", rung.fidelity.perplexity),
+                    increase_of(rung.fidelity.perplexity, rungs[0].fidelity.perplexity),
                     fmt::format("{:.5f}", rung.fidelity.kl),
                     fmt::format("{:.2f} %", 100 * rung.fidelity.top1)});
   }
@@ -247,7 +244,7 @@ std::string html_of(const LadderOptions& o, const std::vector<Climbed>& rungs, i
                    {fmt::format("{:.2f} x", static_cast<double>(last.weight_bytes) /
                                                 static_cast<double>(first.weight_bytes)),
                     "bytes of weights"},
-                   {increase(last, first), "perplexity"},
+                   {increase_of(last.fidelity.perplexity, first.fidelity.perplexity), "perplexity"},
                    {fmt::format("{:.5f}", last.fidelity.kl), "KL against BF16"}}) +
       page::plots(
           {plot("Decode, tokens a second", "decode",

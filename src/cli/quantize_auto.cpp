@@ -167,10 +167,6 @@ Sensitivity sensitivity_for(const offline::QuantizeOptions& options, const std::
   return read;
 }
 
-std::string increase(double perplexity, double before) {
-  return fmt::format("{:+.2f} %", 100 * (perplexity / before - 1));
-}
-
 }  // namespace
 
 void add_auto_rows(OptionTable& table, AutoOptions& o) {
@@ -285,9 +281,9 @@ std::string text_of(const AutoResult& r) {
       "{:.5f})\n",
       r.choice.kept.size(), r.candidates.size(),
       100 * (1 - static_cast<double>(r.kept_bytes) / static_cast<double>(r.linear_bytes)),
-      r.before.kl, r.before.kl_error, increase(r.before.perplexity, r.perplexity),
-      100 * r.before.top1, r.after.kl, r.after.kl_error, increase(r.after.perplexity, r.perplexity),
-      100 * r.after.top1, r.choice.estimated);
+      r.before.kl, r.before.kl_error, increase_of(r.before.perplexity, r.perplexity),
+      100 * r.before.top1, r.after.kl, r.after.kl_error,
+      increase_of(r.after.perplexity, r.perplexity), 100 * r.after.top1, r.choice.estimated);
   if (r.choice.kept.empty()) return text;
   text += "  in 16 bits, what FP8 costs most for each byte first:\n";
   for (const size_t i : r.choice.kept) {

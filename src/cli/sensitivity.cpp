@@ -208,6 +208,10 @@ Sensitivity measure_sensitivity(const SensitivityOptions& options) {
   return Trials(options).run();
 }
 
+std::string increase_of(double perplexity, double base) {
+  return fmt::format("{:+.2f} %", 100 * (perplexity / base - 1));
+}
+
 OrderedJson json_of(const Sensitivity& s) {
   OrderedJson parts = OrderedJson::array();
   for (const MeasuredPart& measured : s.parts) {

@@ -51,6 +51,9 @@ struct Sensitivity {
 // Throws Error for a model that is quantized already, or does not fit beside its logits.
 Sensitivity measure_sensitivity(const SensitivityOptions& options);
 
+// By how much a perplexity is above another: "+0.59 %".
+std::string increase_of(double perplexity, double base);
+
 OrderedJson json_of(const Sensitivity& sensitivity);
 // What json_of() wrote. Throws Error, naming the file.
 Sensitivity read_sensitivity(const std::string& path);
