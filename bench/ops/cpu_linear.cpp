@@ -160,9 +160,10 @@ int main(int argc, char** argv) {
   caps.threads = options.threads;
   const KernelContext context{threads, caps};
   const ReadProbe probe(threads);
-  fmt::print("{}, {} threads; FMA peak {:.1f} GFLOP/s, BF16 dot peak {:.1f}\n", name_of(caps),
-             options.threads, fp32_fma_peak(threads, caps, Timing::processor),
-             bf16_dot_peak(threads, caps, Timing::processor));
+  fmt::print("{}, {} threads; FMA peak {:.1f} GFLOP/s, BF16 dot peak {:.1f}, of tiles {:.1f}\n",
+             name_of(caps), options.threads, fp32_fma_peak(threads, caps, Timing::processor),
+             bf16_dot_peak(threads, caps, Timing::processor),
+             bf16_tile_peak(threads, caps, Timing::processor));
   // Llama 3.2 1B: q and o, k and v, gate and up, down; its head last.
   std::vector<std::pair<int64_t, int64_t>> shapes = {
       {2048, 2048}, {512, 2048}, {8192, 2048}, {2048, 8192}};

@@ -206,7 +206,7 @@ void add_backend_rows(OptionTable& table, BackendOptions& options) {
             {.least = 0, .most = 4096});
   table.add("--kernels", &options.kernels,
             "the set of CPU kernels; exact is the bit-stable reference",
-            {.choices = {"auto", "exact", "portable", "avx2", "avx512"}});
+            {.choices = {"auto", "exact", "portable", "avx2", "avx512", "amx"}});
   table.add("--kernel", &options.pins,
             "run an operation by this kernel wherever it can: linear=NAME (repeatable)",
             {.metavar = "OP=NAME"});

@@ -9,7 +9,7 @@
 #include <vector>
 
 #if defined(__x86_64__)
-#include "backends/cpu/kernels/simd_avx512.h"
+#include "backends/cpu/kernels/simd_amx.h"
 #endif
 
 namespace octet::cpu {
@@ -102,6 +102,25 @@ OCTET_AVX512 float fma_avx512(int64_t rounds) {
   return sum;
 }
 
+// On tiles of zeros: four sums, as many as the products of two tiles of W and two of x have.
+OCTET_AMX float tiles_amx(int64_t rounds) {
+  simd::TileConfig config;
+  for (int tile = 0; tile < 8; ++tile) config.set(tile, 16, 16);
+  config.load();
+  _tile_zero(4);
+  _tile_zero(5);
+  _tile_zero(6);
+  _tile_zero(7);
+  for (int64_t i = 0; i < rounds; ++i) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_release();
+  return 0;
+}
+
 #endif
 
 // Every thread repeats `work` (rounds -> result) for about `milliseconds` by its own clock; the sum
@@ -159,6 +178,16 @@ double bf16_dot_peak([[maybe_unused]] ThreadPool& threads, const CpuCaps& caps,
   if (!caps.avx512_bf16) return 0;
 #if defined(__x86_64__)
   return peak(threads, timing, milliseconds, kChains * 64.0, dot_avx512);
+#else
+  return 0;
+#endif
+}
+
+double bf16_tile_peak([[maybe_unused]] ThreadPool& threads, const CpuCaps& caps,
+                      [[maybe_unused]] Timing timing, [[maybe_unused]] double milliseconds) {
+  if (!caps.amx_bf16) return 0;
+#if defined(__x86_64__)
+  return peak(threads, timing, milliseconds, 4 * 2.0 * 16 * 16 * 32, tiles_amx);
 #else
   return 0;
 #endif

@@ -28,9 +28,12 @@ class ReadProbe {
 
 // GFLOP/s of all threads together, from registers only, over about `milliseconds`. vdpbf16ps is 0
 // where the processor lacks it. Which of the two is higher differs: on AMD since Zen 4 vdpbf16ps
-// does twice the work of FMA, on Intel without AMX half of it.
+// does twice the work of FMA, on Intel half of it. Products of AMX tiles are far above both, and 0
+// where there are none.
 double bf16_dot_peak(ThreadPool& threads, const CpuCaps& caps, Timing timing = Timing::wall,
                      double milliseconds = 5);
+double bf16_tile_peak(ThreadPool& threads, const CpuCaps& caps, Timing timing = Timing::wall,
+                      double milliseconds = 5);
 double fp32_fma_peak(ThreadPool& threads, const CpuCaps& caps, Timing timing = Timing::wall,
                      double milliseconds = 5);
 

@@ -1,5 +1,11 @@
 #include "backends/cpu/select.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include "backends/cpu/kernels/exact_ops.h"
 #include "backends/cpu/kernels/fast_mla_absorb.h"
 #include "base/error.h"
@@ -41,6 +47,20 @@ constexpr MlaProductRow kExactAbsorb{"exact", "blocks128_columns", never_refuses
 constexpr MlaProductRow kExactExpand{"exact", "blocks128_lanes16", never_refuses, product_us<4>,
                                      mla_expand};
 
+#if defined(__x86_64__)
+// Whether the processor has AMX for BF16 and the system lets this process use it: the state of its
+// tiles is large, so that one has to ask, once.
+bool may_use_amx() {
+  unsigned a = 0, b = 0, c = 0, features = 0;
+  constexpr unsigned bf16 = 1u << 22, tiles = 1u << 24;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &features) == 0) return false;
+  if ((features & bf16) == 0 || (features & tiles) == 0) return false;
+  constexpr int request_permission = 0x1023;  // ARCH_REQ_XCOMP_PERM of newer headers
+  constexpr int tile_data = 18;
+  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+}
+#endif
+
 }  // namespace
 
 CpuCaps detect_caps() {
@@ -53,29 +73,36 @@ CpuCaps detect_caps() {
                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vbmi") &&
                      __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+  caps.amx_bf16 = caps.avx512_bf16 && may_use_amx();
   caps.fast_dot = caps.avx512_bf16 && __builtin_cpu_is("amd");
 #endif
   return caps;
 }
 
 std::string name_of(const CpuCaps& caps) {
-  return caps.avx512_bf16 ? "avx512_bf16" : caps.avx2 ? "avx2" : "portable";
+  return caps.amx_bf16      ? "amx_bf16"
+         : caps.avx512_bf16 ? "avx512_bf16"
+         : caps.avx2        ? "avx2"
+                            : "portable";
 }
 
 CpuCaps caps_for(const CpuOptions& options, CpuCaps found) {
   CpuCaps caps = found;
   const std::string& wanted = options.kernels;
   if (wanted == "portable") {
-    caps.avx2 = caps.avx512_bf16 = false;
+    caps.avx2 = caps.avx512_bf16 = caps.amx_bf16 = false;
   } else if (wanted == "avx2") {
-    caps.avx512_bf16 = false;
-  } else if (wanted != "auto" && wanted != "exact" && wanted != "avx512") {
+    caps.avx512_bf16 = caps.amx_bf16 = false;
+  } else if (wanted == "avx512") {
+    caps.amx_bf16 = false;
+  } else if (wanted != "auto" && wanted != "exact" && wanted != "amx") {
     throw Error({.what = "unknown set of CPU kernels",
                  .where = "--kernels",
                  .value = wanted,
-                 .accepted = "auto, exact, portable, avx2, avx512"});
+                 .accepted = "auto, exact, portable, avx2, avx512, amx"});
   }
-  if ((wanted == "avx512" && !caps.avx512_bf16) || (wanted == "avx2" && !caps.avx2)) {
+  if ((wanted == "amx" && !caps.amx_bf16) || (wanted == "avx512" && !caps.avx512_bf16) ||
+      (wanted == "avx2" && !caps.avx2)) {
     throw Error({.what = "this processor cannot run the kernels asked for",
                  .where = "--kernels",
                  .value = wanted,

@@ -30,13 +30,13 @@ namespace octet::cpu {
 
 struct CpuOptions {
   int threads = 0;                          // 0 = one a physical core
-  std::string kernels = "auto";             // auto | exact | portable | avx2 | avx512
+  std::string kernels = "auto";             // auto | exact | portable | avx2 | avx512 | amx
   std::map<std::string, std::string> pins;  // op -> name of the row that runs what it can
 };
 
 // What this processor can do.
 CpuCaps detect_caps();
-// "avx512_bf16", "avx2" or "portable".
+// "amx_bf16", "avx512_bf16", "avx2" or "portable".
 std::string name_of(const CpuCaps& caps);
 // What `options.kernels` leaves of `found`. Error if it asks for what is not there.
 CpuCaps caps_for(const CpuOptions& options, CpuCaps found);

@@ -7,6 +7,7 @@ namespace fast {
 namespace {
 
 constexpr LinearRow rows[] = {
+    {"fast_head_amx", "amx k%32", refuses_amx, estimate_amx, launch_amx},
     {"fast_head_avx512_dot", "dot lanes k%64", refuses_dot, estimate_dot, launch_dot},
     {"fast_head_avx512_fma", "fma lanes k%64", refuses_fma, estimate_fma, launch_fma},
     {"fast_head_portable", "8 lanes", refuses_portable, estimate_portable, launch_portable},

@@ -210,6 +210,11 @@ Refusal refuses_dot(const ops::OpDesc& desc, const CpuCaps& caps) {
   return refuses_fma(desc, caps);
 }
 
+Refusal refuses_amx(const ops::OpDesc& desc, const CpuCaps& caps) {
+  if (!caps.amx_bf16) return "needs AMX with BF16";
+  return refuses_dot(desc, caps);
+}
+
 Refusal refuses_vnni(const ops::OpDesc& desc, const CpuCaps& caps) {
   if (!vnni_takes(desc.weight_format) || !vnni_takes(desc.input_format)) {
     return "needs INT8 weights and inputs whose scales cover all inputs";
@@ -228,6 +233,12 @@ double estimate_fma(const ops::OpDesc& desc, const CpuCaps& caps) {
 
 double estimate_dot(const ops::OpDesc& desc, const CpuCaps& caps) {
   return caps.fast_dot ? estimate(desc, caps, 150, 12.5) : estimate(desc, caps, 60, 11.5);
+}
+
+// One row of x streams W a little slower than by FMA; but the order that is chosen for it is that
+// of all others, which gain far more.
+double estimate_amx(const ops::OpDesc& desc, const CpuCaps& caps) {
+  return estimate(desc, caps, 800, 12.9);
 }
 
 double estimate_vnni(const ops::OpDesc& desc, const CpuCaps& caps) {
@@ -262,11 +273,22 @@ void launch_fma(const KernelContext& context, const ops::Activation& x, Weights 
   launch(context, fma_kernels(), x, ws, outs);
 }
 
-void launch_dot(const KernelContext& context, const ops::Activation& x, Weights ws, Outputs outs) {
-  // Routers choose experts by small differences: their products are FP32 on every path.
+namespace {
+
+// Routers choose experts by small differences: their products are FP32 on every path.
+const Kernels& unless_router(const Kernels& kernels, Weights ws) {
   const auto is_router = [](const ops::Linear* w) { return w->role == Role::router; };
-  if (std::ranges::any_of(ws, is_router)) return launch_fma(context, x, ws, outs);
-  launch(context, dot_kernels(), x, ws, outs);
+  return std::ranges::any_of(ws, is_router) ? fma_kernels() : kernels;
+}
+
+}  // namespace
+
+void launch_dot(const KernelContext& context, const ops::Activation& x, Weights ws, Outputs outs) {
+  launch(context, unless_router(dot_kernels(), ws), x, ws, outs);
+}
+
+void launch_amx(const KernelContext& context, const ops::Activation& x, Weights ws, Outputs outs) {
+  launch(context, unless_router(amx_kernels(), ws), x, ws, outs);
 }
 
 void launch_vnni(const KernelContext& context, const ops::Activation& x, Weights ws, Outputs outs) {
@@ -277,6 +299,7 @@ namespace {
 
 constexpr LinearRow rows[] = {
     {"fast_avx512_vnni", "int32", refuses_vnni, estimate_vnni, launch_vnni},
+    {"fast_amx", "amx k%32", refuses_amx, estimate_amx, launch_amx},
     {"fast_avx512_dot", "dot lanes k%64", refuses_dot, estimate_dot, launch_dot},
     {"fast_avx512_fma", "fma lanes k%64", refuses_fma, estimate_fma, launch_fma},
     {"fast_portable", "8 lanes", refuses_portable, estimate_portable, launch_portable},

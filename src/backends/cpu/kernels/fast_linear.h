@@ -117,6 +117,8 @@ const Kernels& fma_kernels();
 // it on Intel (CpuCaps::fast_dot).
 const Kernels& dot_kernels();
 bool dot_takes(DType type);
+// tdpbf16ps on tiles of 16 by 16, for the same values: many times the rate of both.
+const Kernels& amx_kernels();
 // vpdpbusd, for INT8 codes of both, with scales that do not vary along k. Exact sums.
 const Kernels& vnni_kernels();
 bool vnni_takes(const std::optional<QuantFormat>& format);
@@ -129,13 +131,15 @@ using Refusal = std::optional<std::string>;
 Refusal refuses_portable(const ops::OpDesc& desc, const CpuCaps& caps);
 Refusal refuses_fma(const ops::OpDesc& desc, const CpuCaps& caps);
 Refusal refuses_dot(const ops::OpDesc& desc, const CpuCaps& caps);
+Refusal refuses_amx(const ops::OpDesc& desc, const CpuCaps& caps);
 Refusal refuses_vnni(const ops::OpDesc& desc, const CpuCaps& caps);
 double estimate_portable(const ops::OpDesc& desc, const CpuCaps& caps);
 double estimate_fma(const ops::OpDesc& desc, const CpuCaps& caps);
 double estimate_dot(const ops::OpDesc& desc, const CpuCaps& caps);
+double estimate_amx(const ops::OpDesc& desc, const CpuCaps& caps);
 double estimate_vnni(const ops::OpDesc& desc, const CpuCaps& caps);
 // Launches of linear and head.
-LinearLaunch launch_portable, launch_fma, launch_dot, launch_vnni;
+LinearLaunch launch_portable, launch_fma, launch_dot, launch_amx, launch_vnni;
 
 // Slots of the workspace. Inputs of a linear lie in slots below these.
 enum Slot : size_t { kPackedSlot = 64, kPackedScalesSlot, kThreadSlot, kMoeSlots };

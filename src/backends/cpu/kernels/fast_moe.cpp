@@ -525,10 +525,9 @@ void launch_moe_portable(const KernelContext& context, const ops::Activation& x,
   run_moe(context, portable_kernels(), x, routing, experts, out);
 }
 
-void launch_moe_dot(const KernelContext& context, const ops::Activation& x,
-                    const ops::Routing& routing, std::span<const ops::GatedMlp> experts,
-                    const Tensor& out) {
-  // The product of gate and up is FP32 where down does not quantize it.
+// Whether products of BF16 pairs are exact in all matrices: the product of gate and up is FP32
+// where down does not quantize it.
+bool pairs_take(const ops::Activation& x, std::span<const ops::GatedMlp> experts) {
   bool all = true;
   for (const ops::GatedMlp& mlp : experts) {
     for (const ops::Linear* w : {&mlp.gate, &mlp.up, &mlp.down}) {
@@ -537,7 +536,21 @@ void launch_moe_dot(const KernelContext& context, const ops::Activation& x,
             dot_takes(w->quant ? w->quant.codes.type : w->plain.type);
     }
   }
-  run_moe(context, all ? dot_kernels() : fma_kernels(), x, routing, experts, out);
+  return all;
+}
+
+void launch_moe_dot(const KernelContext& context, const ops::Activation& x,
+                    const ops::Routing& routing, std::span<const ops::GatedMlp> experts,
+                    const Tensor& out) {
+  const bool pairs = pairs_take(x, experts);
+  run_moe(context, pairs ? dot_kernels() : fma_kernels(), x, routing, experts, out);
+}
+
+void launch_moe_amx(const KernelContext& context, const ops::Activation& x,
+                    const ops::Routing& routing, std::span<const ops::GatedMlp> experts,
+                    const Tensor& out) {
+  const bool pairs = pairs_take(x, experts);
+  run_moe(context, pairs ? amx_kernels() : fma_kernels(), x, routing, experts, out);
 }
 
 void launch_moe_vnni(const KernelContext& context, const ops::Activation& x,
@@ -554,6 +567,7 @@ void launch_moe_vnni(const KernelContext& context, const ops::Activation& x,
 
 constexpr MoeRow rows[] = {
     {"fast_moe_avx512_vnni", "int32", refuses_vnni, estimate_vnni, launch_moe_vnni},
+    {"fast_moe_amx", "amx k%32", refuses_amx, estimate_amx, launch_moe_amx},
     {"fast_moe_avx512_dot", "dot lanes k%64", refuses_dot, estimate_dot, launch_moe_dot},
     {"fast_moe_avx512_fma", "fma lanes k%64", refuses_fma, estimate_fma, launch_moe_fma},
     {"fast_moe_portable", "8 lanes", refuses_portable, estimate_portable, launch_moe_portable},

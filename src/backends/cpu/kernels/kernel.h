@@ -20,6 +20,7 @@ struct CpuCaps {
   bool avx512_bf16 = false;  // with F, BW, VL, DQ, VBMI and VNNI
   int threads = 1;
   bool fast_dot = false;  // vdpbf16ps issues as fast as FMA: AMD; elsewhere it does half its work
+  bool amx_bf16 = false;  // avx512_bf16, and tiles of BF16 that the system lets us use
 };
 
 // One a backend, kept as long as it lives: the scratch grows once and is reused from then on.

@@ -25,8 +25,14 @@
 // One set of features for all, as a function is only inlined into one with the same set.
 #define OCTET_AVX512 \
   __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi,avx512vnni")))
+// The same and AMX, for functions that multiply tiles.
+#define OCTET_AMX                                                                                \
+  __attribute__((                                                                                \
+      target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi,avx512vnni,amx-tile,amx-" \
+             "bf16")))
 // Helpers of the innermost loops: without inlining, vectors would travel through memory.
 #define OCTET_AVX512_INLINE inline OCTET_AVX512 __attribute__((always_inline))
+#define OCTET_AMX_INLINE inline OCTET_AMX __attribute__((always_inline))
 
 namespace octet::cpu::simd {
 

@@ -67,6 +67,13 @@ TEST(Caps, FollowTheSetThatIsAskedFor) {
   EXPECT_TRUE(caps_for({.kernels = "auto"}, all).avx512_bf16);
   EXPECT_FALSE(caps_for({.kernels = "avx2"}, all).avx512_bf16);
   EXPECT_FALSE(caps_for({.kernels = "portable"}, all).avx2);
+  const CpuCaps tiles{.avx2 = true, .avx512_bf16 = true, .amx_bf16 = true};
+  EXPECT_TRUE(caps_for({.kernels = "auto"}, tiles).amx_bf16);
+  EXPECT_TRUE(caps_for({.kernels = "amx"}, tiles).amx_bf16);
+  for (const char* set : {"avx512", "avx2", "portable"}) {
+    EXPECT_FALSE(caps_for({.kernels = set}, tiles).amx_bf16) << set;
+  }
+  EXPECT_THROW(caps_for({.kernels = "amx"}, all), Error);
   EXPECT_THROW(caps_for({.kernels = "avx512"}, old), Error);
   EXPECT_THROW(caps_for({.kernels = "sse9"}, all), Error);
 }
