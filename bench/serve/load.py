@@ -2,7 +2,7 @@
 """Holds a server to what it promises under load.
 
     load.py OCTET MODEL [--minutes 10] [--streams 64] [--only load,idle,prefix,kill,drain]
-            [--json FILE] [--serve-arg ARG ...]
+            [--json FILE] [--serve-arg ARG ...] [--structured SHARE] [--slow]
 
 load    STREAMS clients at once; 10 % of the requests are left in the middle, 5 % are malformed. No good
         request fails, none of the malformed is accepted, no request is left in the gauges a second after
@@ -14,7 +14,9 @@ prefix  TTFT of 1,024 cached and 32 new tokens is at most a quarter of the cold 
 kill    after kill -9 under load, the next start serves as soon as the first did.
 drain   after SIGTERM under load, running streams end whole, new requests are turned away, exit code 0.
 
-Exit code 1 if one does not hold. Figures of time mean something on a quiet machine only.
+Exit code 1 if one does not hold. Figures of time mean something on a quiet machine only. With --slow
+(a server under a sanitizer), promises of time and memory are shown and not held. --structured asks for
+a form (a choice, a pattern, a JSON schema) in that share of the good requests.
 """
 import argparse
 import http.client
@@ -35,6 +37,10 @@ import time
 
 WORDS = ["def", "return", "class", "the", "server", "list", "of", "value", "import", "for", "test",
          "is", "a", "(x)", "self", "and"]
+FORMS = [{"choice": ["yes", "no", "perhaps"]}, {"regex": "[0-9]{3}-[0-9]{4}"},
+         {"json": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8},
+                                                    "count": {"type": "integer", "maximum": 99}},
+                   "required": ["name", "count"], "additionalProperties": False}}]
 
 
 class Server:
@@ -214,8 +220,9 @@ def send_malformed(server, rng):
 
 
 class Load:
-    def __init__(self, server, streams, seconds):
+    def __init__(self, server, streams, seconds, structured=0.0):
         self.server, self.streams, self.end = server, streams, time.monotonic() + seconds
+        self.structured = structured
         self.lock = threading.Lock()
         self.counts = {"good": 0, "left": 0, "malformed": 0, "failed": 0, "tokens": 0}
         self.failures, self.samples = [], []
@@ -235,6 +242,8 @@ class Load:
         leave = rng.randrange(1, 6) if kind < 0.15 else None
         if leave:
             body = streamed({**body, "max_tokens": 200, "ignore_eos": True})
+        elif rng.random() < self.structured:
+            body = {**body, "structured_outputs": rng.choice(FORMS), "ignore_eos": False}
         result = complete(self.server, body, leave)
         if result is None:
             self.count("left")
@@ -283,7 +292,7 @@ def scrape(port, seconds, results):
 def check_load(options):
     server = Server(options.octet, options.model, *options.serve_arg)
     seconds = 60 * options.minutes
-    load = Load(server, options.streams, seconds)
+    load = Load(server, options.streams, seconds, options.structured)
     scrapes = multiprocessing.Queue()
     scraper = multiprocessing.Process(target=scrape, args=(server.port, seconds, scrapes))
     scraper.start()
@@ -451,6 +460,9 @@ def check_drain(options):
 
 CHECKS = {"load": check_load, "idle": check_idle, "prefix": check_prefix, "kill": check_kill,
           "drain": check_drain}
+# Promises of time and memory.
+FIGURES = {"gauges are zero within 1 s", "memory grows by less than 1 %", "they take less than 100 MiB",
+           "a cached prefix takes at most a quarter", "the next start is as quick"}
 
 
 def main():
@@ -462,13 +474,18 @@ def main():
     parser.add_argument("--only", default=",".join(CHECKS))
     parser.add_argument("--json")
     parser.add_argument("--serve-arg", action="append", default=[])
+    parser.add_argument("--structured", type=float, default=0.0)
+    parser.add_argument("--slow", action="store_true")
     options = parser.parse_args()
     results, held = {}, True
     for name in options.only.split(","):
         results[name] = CHECKS[name](options)
         for promise, ok in results[name]["ok"].items():
-            held = held and ok is not False
             shown = {True: "yes", False: "NO", None: "not measured: the server has no /metrics"}[ok]
+            if options.slow and promise in FIGURES:
+                shown += " (not held to it)"
+            elif ok is False:
+                held = False
             print(f"{name:8} {promise:44} {shown}", flush=True)
         figures = {key: value for key, value in results[name].items() if key != "ok"}
         print(f"         {json.dumps(figures)}", flush=True)
