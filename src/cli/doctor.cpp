@@ -4,6 +4,7 @@
 #include <cmath>
 #include <thread>
 
+#include "backends/cpu/advice.h"
 #include "backends/cpu/cpu_backend.h"
 #include "backends/nvml/nvml.h"
 #include "base/philox.h"
@@ -209,7 +210,10 @@ int run_doctor(Args args) {
     }
   }
   const std::vector<std::string> xids = nvml::recent_xids();
-  const std::string isa = cpu::name_of(cpu::detect_caps());
+  const cpu::CpuCaps caps = cpu::detect_caps();
+  const std::string isa = cpu::name_of(caps);
+  const int nodes = cpu::numa_nodes();
+  const std::vector<std::string> advice = cpu::advice(caps, nodes);
   const int64_t memory = exact.info().memory_bytes;
 
   if (prints_text(o.json)) {
@@ -220,6 +224,7 @@ int run_doctor(Args args) {
         line("memory", show_bytes(static_cast<double>(memory)) + " free") +
         text_of("--device cpu", cpu) +
         line("chat templates", text::has_jinja() ? "work" : "missing: " + std::string(kNoJinja));
+    for (const std::string& sentence : advice) text += line("note", sentence);
     if (!report.driver.empty()) {
       text += fmt::format("NVIDIA driver {}, for CUDA {}.{}\n", report.driver,
                           report.cuda_version / 1000, report.cuda_version % 1000 / 10);
@@ -246,6 +251,8 @@ int run_doctor(Args args) {
   cpu_json["isa"] = isa;
   cpu_json["threads"] = default_thread_count();
   cpu_json["memory_free"] = memory;
+  cpu_json["numa_nodes"] = nodes;
+  cpu_json["advice"] = advice;
   write_json(o.json, {{"version", OCTET_VERSION},
                       {"chat_templates", text::has_jinja()},
                       {"cpu", cpu_json},

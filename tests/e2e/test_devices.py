@@ -19,6 +19,10 @@ class Devices(unittest.TestCase):
         self.assertLess(report["cpu"]["fp8_error"], 2e-3)
         self.assertGreaterEqual(report["cpu"]["threads"], 1)
         self.assertGreater(report["cpu"]["memory_free"], 0)
+        self.assertGreaterEqual(report["cpu"]["numa_nodes"], 1)
+        # INT8 is recommended where it alone has fast products.
+        recommended = any("--scheme int8" in sentence for sentence in report["cpu"]["advice"])
+        self.assertEqual(recommended, report["cpu"]["isa"] == "avx512_bf16")
 
     def test_no_driver(self):
         report = self.doctor("--nvml-library", "/no/such/libnvidia-ml.so")
