@@ -32,7 +32,7 @@ failed=no
   echo "Some of these tests failed, which may be for want of speed alone."
 
 "${plain[@]}" build/venv/bin/python bench/serve/load.py "$octet" models/octet-demo \
-  --minutes "$minutes" --slow --structured 0.1 --only load,idle,kill,drain \
+  --minutes "$minutes" --slow --structured 0.1 --only load,kill,drain \
   --serve-arg=--compute=fp8 --serve-arg=--kv-cache-memory=268435456 || failed=yes
 
 if compgen -G "$reports/*" >/dev/null; then

@@ -417,10 +417,11 @@ def check_kill(options):
 def check_drain(options):
     server = Server(options.octet, options.model, *options.serve_arg, "--shutdown-grace", "60")
     results, lock = [], threading.Lock()
+    length = 30 if options.slow else 300  # the grace is for all of them
 
     def stream(seed):
         try:
-            outcome = complete(server, streamed({"prompt": [100 + seed], "max_tokens": 300,
+            outcome = complete(server, streamed({"prompt": [100 + seed], "max_tokens": length,
                                                  "ignore_eos": True})).tokens
         except Failed as failure:
             outcome = str(failure)
@@ -453,7 +454,7 @@ def check_drain(options):
     code = server.process.wait(60)  # a second signal would end it at once
     return {"running": running, "results": results, "new_requests": turned,
             "on_a_connection_from_before": on_kept, "exit_code": code,
-            "ok": {"running streams end whole": results == [300] * 8 and running > 0,
+            "ok": {"running streams end whole": results == [length] * 8 and running > 0,
                    "new requests are turned away": "served" not in turned and on_kept != "HTTP 200",
                    "exit code 0": code == 0}}
 
