@@ -7,7 +7,7 @@
 #   the cache is populated. Exit code 1 if TSan reports anything or a promise does not hold that has
 #   nothing to do with speed.
 #
-# By hand, since all of it is some ten times slower than it is otherwise. Without address
+# By hand, since a token costs some sixty times as much processor time as otherwise. Without address
 # randomization, which older TSan runtimes do not survive on newer kernels.
 set -euo pipefail
 cd "$(dirname "$0")/.."
