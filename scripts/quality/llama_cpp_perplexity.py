@@ -5,17 +5,89 @@ the same of ours.
 
     llama_cpp_perplexity.py MODEL.gguf TEXT [--window 512] [--windows 100]
 
-Needs llama-cpp-python. Its Llama class computes with the GGUF's own blocks, and quantizes activations
-to 8 bits on the way where its kernels do; octet decodes the blocks to BF16. So the two agree closely,
-not to the bit.
+Needs llama-cpp-python, and of it llama.cpp's own functions alone: its Llama class passes memory of
+numpy on in ways that some pairs of versions refuse. llama.cpp computes with the GGUF's own blocks, and
+quantizes activations to 8 bits on the way where its kernels do; octet decodes the blocks to BF16. So the
+two agree closely, not to the bit.
 """
 
 import argparse
+import contextlib
+import ctypes
 import math
+import os
 import pathlib
+import sys
 
 import llama_cpp
 import numpy as np
+
+
+@contextlib.contextmanager
+def quiet():
+    """llama.cpp writes pages to stderr while it loads."""
+    kept = os.dup(2)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
+
+
+class Model:
+    def __init__(self, path, window, threads):
+        self.window = window
+        with quiet():
+            llama_cpp.llama_backend_init()
+            self.model = llama_cpp.llama_model_load_from_file(
+                os.fsencode(path), llama_cpp.llama_model_default_params())
+            params = llama_cpp.llama_context_default_params()
+            params.n_ctx = params.n_batch = params.n_ubatch = window
+            params.n_threads = params.n_threads_batch = threads or os.cpu_count()
+            self.context = self.model and llama_cpp.llama_init_from_model(self.model, params)
+        if not self.context:
+            sys.exit(f"llama.cpp cannot load {path}")
+        self.vocabulary = llama_cpp.llama_model_get_vocab(self.model)
+        self.size = llama_cpp.llama_vocab_n_tokens(self.vocabulary)
+        # The tool adds BOS by the model's own rule, and does not look for special tokens.
+        self.bos = (llama_cpp.llama_vocab_bos(self.vocabulary)
+                    if llama_cpp.llama_vocab_get_add_bos(self.vocabulary) else None)
+        self.batch = llama_cpp.llama_batch_init(window, 0, 1)
+
+    def tokenize(self, text):
+        most = len(text) + 2
+        tokens = (llama_cpp.llama_token * most)()
+        count = llama_cpp.llama_tokenize(self.vocabulary, text, len(text), tokens, most,
+                                         self.bos is not None, False)
+        if count < 0:
+            sys.exit(f"llama.cpp does not tokenize the text: {count}")
+        return list(tokens[:count])
+
+    def losses(self, tokens, first):
+        """Of tokens[first + 1:], in nats, each given those before it."""
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), True)
+        self.batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens):
+            self.batch.token[i] = token
+            self.batch.pos[i] = i
+            self.batch.n_seq_id[i] = 1
+            self.batch.seq_id[i][0] = 0
+            self.batch.logits[i] = i >= first
+        status = llama_cpp.llama_decode(self.context, self.batch)
+        if status != 0:
+            sys.exit(f"llama_decode gives {status}")
+        losses = []
+        for i in range(first, len(tokens) - 1):
+            row = ctypes.cast(llama_cpp.llama_get_logits_ith(self.context, i),
+                              ctypes.POINTER(ctypes.c_float * self.size)).contents
+            logits = np.frombuffer(row, dtype=np.float32).astype(np.float64)
+            top = logits.max()
+            norm = top + math.log(np.exp(logits - top).sum())
+            losses.append(norm - logits[tokens[i + 1]])
+        return losses
 
 
 def main():
@@ -26,28 +98,21 @@ def main():
     parser.add_argument("--windows", type=int, default=0, help="0 is all")
     parser.add_argument("--threads", type=int, default=None)
     args = parser.parse_args()
-    model = llama_cpp.Llama(args.model, n_ctx=args.window, n_batch=args.window, logits_all=True,
-                            n_threads=args.threads, n_threads_batch=args.threads, verbose=False)
-    # The tool adds BOS by the model's own rule, and does not look for special tokens.
-    vocabulary = llama_cpp.llama_model_get_vocab(model.model)
-    adds_bos = llama_cpp.llama_vocab_get_add_bos(vocabulary)
-    tokens = model.tokenize(pathlib.Path(args.text).read_bytes(), add_bos=adds_bos, special=False)
+    model = Model(args.model, args.window, args.threads)
+    tokens = model.tokenize(pathlib.Path(args.text).read_bytes())
     count = len(tokens) // args.window
     if args.windows:
         count = min(count, args.windows)
-    first = args.window // 2
+    if count == 0:
+        sys.exit(f"{args.text}: {len(tokens)} tokens are less than one window of {args.window}")
     nll, scored = 0.0, 0
     for i in range(count):
         window = tokens[i * args.window:(i + 1) * args.window]
-        if adds_bos:
-            window[0] = model.token_bos()
-        model.reset()
-        model.eval(window)
-        rows = np.asarray(model.scores[first:args.window - 1], dtype=np.float64)
-        top = rows.max(axis=1, keepdims=True)
-        norm = top[:, 0] + np.log(np.exp(rows - top).sum(axis=1))
-        nll -= (rows[np.arange(len(rows)), window[first + 1:]] - norm).sum()
-        scored += len(rows)
+        if model.bos is not None:
+            window[0] = model.bos
+        losses = model.losses(window, args.window // 2)
+        nll += math.fsum(losses)
+        scored += len(losses)
         if (i + 1) % 20 == 0 or i + 1 == count:
             print(f"{i + 1}/{count} windows: perplexity {math.exp(nll / scored):.4f}", flush=True)
     print(f"perplexity {math.exp(nll / scored):.4f}  ({nll / scored:.5f} nats a token, {scored} tokens, "
