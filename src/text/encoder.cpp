@@ -107,6 +107,7 @@ struct Encoder::Work {
   RegexScratch regex;
   std::string spaced;
   std::vector<int32_t> ids;
+  std::vector<size_t> lengths;  // of the tokens of a piece, in bytes
 };
 
 Encoder::Encoder(TokenizerSpec spec)
@@ -256,39 +257,41 @@ void Encoder::encode_with_offsets(std::string_view text, const EncodeOptions& op
 void Encoder::encode_plain_with_offsets(Rewritten text, bool first, size_t base, Work& work,
                                         std::vector<TokenSpan>& spans) const {
   for (const Rewrite& step : before_split) apply(step, first, work.regex, text);
-  pre_tokenizer.split(text.text, work.pieces, [&](std::string_view piece) {
-    // Where the piece stands in `text`. A prefix space has the source of the byte behind it.
+  const auto put = [&](std::string_view piece) {
+    // Where its bytes stand in `text`. A prefix space has the source of the byte behind it.
     const std::string& spaced = work.pieces.spaced;
     const bool is_spaced = !std::less()(piece.data(), spaced.data()) &&
                            std::less()(piece.data(), spaced.data() + spaced.size());
-    std::vector<ByteRange> from;
-    for (size_t i = 0; i < piece.size(); ++i) {
+    const auto from = [&](size_t i) {
       ptrdiff_t at = piece.data() - text.text.data() + static_cast<ptrdiff_t>(i);
       if (is_spaced) {
         const ptrdiff_t in_spaced = piece.data() - spaced.data() + static_cast<ptrdiff_t>(i);
         at = work.pieces.spaced_from - text.text.data() + std::max<ptrdiff_t>(in_spaced - 1, 0);
       }
-      from.push_back(text.from[static_cast<size_t>(at)]);
-    }
+      return text.from[static_cast<size_t>(at)];
+    };
     work.ids.clear();
     bpe.encode(piece, work.merging, work.ids);
-    const std::vector<size_t> lengths = token_lengths(piece, work.ids);
+    token_lengths(piece, work.ids, work.lengths);
     size_t at = 0;
     for (size_t i = 0; i < work.ids.size(); ++i) {
       const size_t begin = std::min(at, piece.size() - 1);
-      const size_t end = std::clamp(at + lengths[i], begin + 1, piece.size());
-      spans.push_back({work.ids[i], base + from[begin].begin, base + from[end - 1].end});
-      at += lengths[i];
+      const size_t end = std::clamp(at + work.lengths[i], begin + 1, piece.size());
+      spans.push_back({work.ids[i], base + from(begin).begin, base + from(end - 1).end});
+      at += work.lengths[i];
     }
     return true;
+  };
+  pre_tokenizer.split(text.text, work.pieces, [&](std::string_view piece) {
+    return words_are_apart_ ? for_each_word(piece, put) : put(piece);
   });
 }
 
 // How many bytes of the piece each of its tokens stands for.
-std::vector<size_t> Encoder::token_lengths(std::string_view piece,
-                                           const std::vector<int32_t>& ids) const {
+void Encoder::token_lengths(std::string_view piece, const std::vector<int32_t>& ids,
+                            std::vector<size_t>& lengths) const {
   const TokenBytes& written = pieces.size() > 0 ? pieces : tokens;
-  std::vector<size_t> lengths;
+  lengths.clear();
   size_t at = 0;
   const auto known_here = [&](size_t place) {
     const std::string_view rest = piece.substr(place);
@@ -308,7 +311,6 @@ std::vector<size_t> Encoder::token_lengths(std::string_view piece,
     lengths.push_back(length);
     at += length;
   }
-  return lengths;
 }
 
 // Takes the spaces at the ends of a token off its offsets (post-processor ByteLevel).
