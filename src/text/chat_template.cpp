@@ -101,6 +101,30 @@ std::string complaint(const std::string& message) {
          ")";
 }
 
+// Words of the engine and of the standard library, that say nothing to who wrote the template.
+std::string in_words(std::string complaint) {
+  constexpr std::pair<std::string_view, std::string_view> known[] = {
+      {"Break statement executed", "{% break %} outside of a loop"},
+      {"Continue statement executed", "{% continue %} outside of a loop"},
+      {"stoll", "a whole number beyond 64 bits"},
+      {"stoi", "a whole number beyond 32 bits"},
+      {"stod", "a number beyond the range of FP64"}};
+  for (const auto& [word, meaning] : known) {
+    if (complaint == word || complaint.starts_with(std::string(word) + " (")) {
+      return std::string(meaning) + complaint.substr(word.size());
+    }
+  }
+  return complaint;
+}
+
+// What the engine caught itself where there was no memory, or none of the size that was asked for.
+bool is_of_memory(const std::string& complaint) {
+  constexpr std::string_view words[] = {"std::bad_alloc", "std::bad_array_new_length",
+                                        "basic_string::", "vector::"};
+  return std::ranges::any_of(
+      words, [&](std::string_view word) { return complaint.find(word) != complaint.npos; });
+}
+
 // Ends the text where the last message does.
 void cut_at_tag(std::string& text) {
   const size_t tag = text.rfind(trimmed_end(kContinueTag));
@@ -194,11 +218,20 @@ std::string ChatTemplate::Impl::run(const ChatTemplateSource& source,
                  .accepted = std::move(accepted),
                  .fix = "change the conversation, or give another template with --chat-template"});
   };
+  const std::string said =
+      result.kind == Sandbox::Result::refused ? complaint(result.text) : std::string();
+  if (is_of_memory(said)) result.kind = Sandbox::Result::out_of_memory;
   switch (result.kind) {
     case Sandbox::Result::done:
       break;
     case Sandbox::Result::refused:
-      fail("the chat template does not take this conversation", complaint(result.text), "");
+      fail(variables ? "the chat template does not take this conversation"
+                     : "the chat template cannot be read",
+           in_words(said), "");
+      break;
+    case Sandbox::Result::out_of_memory:
+      fail("the chat template takes too much memory", "",
+           "at most " + std::to_string(sandbox.limits().memory_bytes >> 20) + " MiB");
       break;
     case Sandbox::Result::out_of_time:
     case Sandbox::Result::too_slow:
@@ -207,8 +240,7 @@ std::string ChatTemplate::Impl::run(const ChatTemplateSource& source,
       break;
     case Sandbox::Result::too_long:
       fail("the chat template makes too much text", "",
-           "at most " + std::to_string(sandbox.limits().output_bytes >> 20) + " MiB, and " +
-               std::to_string(sandbox.limits().memory_bytes >> 20) + " MiB of memory");
+           "at most " + std::to_string(sandbox.limits().output_bytes >> 20) + " MiB");
       break;
     case Sandbox::Result::crashed:
       fail("the chat template broke its engine", "", "a template that does not recurse for ever");

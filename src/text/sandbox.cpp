@@ -117,7 +117,7 @@ constexpr bool has_sanitizer() {
   try {
     leave(Sandbox::Result::done, job(input));
   } catch (const std::bad_alloc&) {
-    leave(Sandbox::Result::too_long, "");
+    leave(Sandbox::Result::out_of_memory, "");
   } catch (const std::exception& error) {
     leave(Sandbox::Result::refused, error.what());
   } catch (...) {

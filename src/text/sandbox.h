@@ -32,9 +32,10 @@ class Sandbox {
     enum Kind {
       done,
       refused,
-      out_of_time,  // of the processor
-      too_slow,     // wall_seconds were over: the machine gave it too little of the processor
-      too_long,
+      out_of_time,    // of the processor
+      too_slow,       // wall_seconds were over: the machine gave it too little of the processor
+      too_long,       // output_bytes
+      out_of_memory,  // memory_bytes
       crashed
     };
     Kind kind;

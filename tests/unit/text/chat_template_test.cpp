@@ -127,6 +127,32 @@ TEST_F(Chat, AHostileTemplateEndsInAnErrorAndInNothingElse) {
   EXPECT_NE(error_of([&] { chat_of("{{ " + nested + " }}"); }), "no error");
 }
 
+// The limit that was met, in words of Octet's own.
+TEST_F(Chat, WhatATemplateTakesTooMuchOfIsNamed) {
+  const std::vector<std::tuple<std::string, std::string, std::string>> cases = {
+      {"output", "{{ 'x' * 100000000 }}", "too much text"},
+      {"memory",
+       "{% set n = namespace(s='xxxxxxxx') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}"
+       "{% endfor %}{{ n.s | length }}",
+       "too much memory"},
+      {"memory at once", "{{ ('x' * 99999999999999) | length }}", "too much memory"},
+      {"steps", "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+       "too long"},
+      {"a break of nothing", "{% break %}", "{% break %} outside of a loop"},
+      {"a continue of nothing", "{% continue %}", "{% continue %} outside of a loop"},
+  };
+  for (const auto& [name, source, said_of_it] : cases) {
+    SCOPED_TRACE(name);
+    const ChatTemplate chat = chat_of(source);
+    EXPECT_THAT(error_of([&] { chat.render({.messages = just(said("a"))}); }),
+                AllOf(HasSubstr("here.jinja"), HasSubstr(said_of_it), Not(HasSubstr("std::")),
+                      Not(HasSubstr("statement executed"))));
+  }
+  EXPECT_THAT(error_of([&] { chat_of("{{ 99999999999999999999 }}"); }),
+              AllOf(HasSubstr("here.jinja"), HasSubstr("a whole number beyond 64 bits"),
+                    Not(HasSubstr("stoll"))));
+}
+
 TEST_F(Chat, ARunThatFailsLeavesTheNextOneAlone) {
   const ChatTemplate chat = chat_of(
       "{% if messages[0].content == 'loop' %}{% for a in range(99999) %}{% for b in "
