@@ -28,7 +28,11 @@ std::string shortened(std::string text, size_t most) {
 }
 
 Error::Error(ErrorParts parts) : parts_(std::move(parts)) {
-  constexpr size_t most = 1000;
+  // The other parts name tensors and files, whose names may be megabytes, too.
+  constexpr size_t most = 1000, longest = 4000;
+  for (std::string* part : {&parts_.what, &parts_.where, &parts_.accepted, &parts_.fix}) {
+    *part = shortened(std::move(*part), longest);
+  }
   if (const size_t bytes = parts_.value.size(); bytes > most) {
     parts_.value = fmt::format("{} ({} bytes)", shortened(std::move(parts_.value), most), bytes);
   }

@@ -61,7 +61,12 @@ Level parse_level(std::string_view text) {
 }
 
 void write(Level level, std::string_view message) {
-  logger().log(to_spdlog(level), message);
+  constexpr size_t longest = 16 << 10;  // what is named in it may be megabytes
+  if (message.size() <= longest) {
+    logger().log(to_spdlog(level), message);
+  } else {
+    logger().log(to_spdlog(level), shortened(std::string(message.substr(0, longest + 1)), longest));
+  }
 }
 
 }  // namespace octet::log

@@ -402,6 +402,11 @@ const model::Model& OpenModel::load(ops::Backend& backend, int64_t max_tokens) {
   model_ = model::load_model(config_, source_, backend, load_);
   if (random_) random_->allocate_shared_by(host_buffer);
   for (const std::string& notice : model_->notices()) log::info("{}", notice);
+  if (!random_ && model::is_gguf(options_.path)) {
+    for (const std::string& note : model::gguf_notes(options_.path, config_.rope.theta)) {
+      log::info("{}", note);
+    }
+  }
   return *model_;
 }
 

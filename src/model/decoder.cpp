@@ -1,5 +1,7 @@
 #include "model/decoder.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "model/quant_schema.h"
@@ -23,12 +25,22 @@ Decoder::Decoder(Binder& binder, DecoderWeights weights)
     precisions_.push_back(resolve(binder.policy(), use.linear->role, use.linear->name));
     modules.push_back(use.linear->name);
   }
-  if (!config_.quant) return;
   std::vector<std::string>& notices = weights_.notices;
-  notices.insert(notices.end(), config_.quant->notes.begin(), config_.quant->notes.end());
-  for (const std::string& pattern : unmatched_ignores(*config_.quant, modules)) {
-    notices.push_back("quantization_config ignores '" + pattern + "', which matches no module");
+  for (const int32_t id : config_.eos) {
+    if (id < config_.vocab) continue;
+    notices.push_back(fmt::format(
+        "the end token {} lies beyond the vocabulary of {} tokens, and so ends nothing: look at "
+        "eos_token_id of config.json and generation_config.json",
+        id, config_.vocab));
   }
+  if (config_.quant) {
+    notices.insert(notices.end(), config_.quant->notes.begin(), config_.quant->notes.end());
+    for (std::string& pattern : unmatched_ignores(*config_.quant, modules)) {
+      notices.push_back("quantization_config ignores '" + shortened(std::move(pattern), 200) +
+                        "', which matches no module");
+    }
+  }
+  for (std::string& notice : notices) notice = shortened(std::move(notice), 1000);
 }
 
 int64_t Decoder::parameters() const {

@@ -38,6 +38,11 @@ bool is_dispensable(std::string_view name) {
   return std::ranges::any_of(endings, [&](std::string_view end) { return name.ends_with(end); });
 }
 
+// Of the products of attention, which other engines quantize by scales that are stored.
+bool is_attention_scale(std::string_view name) {
+  return name.ends_with(".q_scale") || name.ends_with(".prob_scale");
+}
+
 // Whether `name` is a bias or a scale of a weight that is in use.
 bool belongs_to_used(std::string_view name, const std::set<std::string, std::less<>>& used) {
   for (const std::string_view ending : {".bias", ".weight_scale", ".weight_scale_inv"}) {
@@ -61,8 +66,9 @@ std::string first_three(const std::vector<std::string>& names) {
 void report_unused(const ModelConfig& config, const WeightSource& source,
                    const std::set<std::string, std::less<>>& used,
                    std::vector<std::string>& notices) {
-  std::vector<std::string> wrong, others;
+  std::vector<std::string> wrong, others, attention;
   for (const std::string& name : source.names()) {
+    if (is_attention_scale(name)) attention.push_back(name);
     if (used.contains(name) || is_dispensable(name)) continue;
     const int64_t layer = layer_of(name).value_or(-1);
     if (layer >= config.layers && layer < config.layers + config.mtp_layers) continue;
@@ -74,6 +80,12 @@ void report_unused(const ModelConfig& config, const WeightSource& source,
                  .where = fmt::format("tensor '{}' in {}", wrong[0], source.locate(wrong[0])),
                  .value = fmt::format("{} unused: {}", wrong.size(), first_three(wrong)),
                  .fix = "check that config.json belongs to this checkpoint"});
+  }
+  if (!attention.empty()) {
+    notices.push_back(fmt::format(
+        "{} stored scales of queries and probabilities are not used ({}): FP8 attention chooses a "
+        "query's by token and head, and that of probabilities is fixed",
+        attention.size(), first_three(attention)));
   }
   if (!others.empty()) {
     notices.push_back(fmt::format(

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "text/byte_alphabet.h"
 #include "text/json_node.h"
 #include "text/pipeline_json.h"
@@ -157,8 +158,10 @@ void Reader::read_merges() {
   const JsonNode merges = root_.at("model").at("merges");
   const dom::array list = merges.array();
   spec_.bpe.merges.reserve(list.size());
-  std::string joined;
-  size_t rank = 0;
+  std::string joined, first_doubled;
+  size_t rank = 0, doubled = 0;
+  std::unordered_set<uint64_t> seen;  // pairs of ids
+  seen.reserve(list.size());
   for (const dom::element entry : list) {
     std::string_view left, right;
     if (entry.get(left) == simdjson::SUCCESS) {  // "a b"
@@ -184,8 +187,20 @@ void Reader::read_merges() {
           .fail("merge names a token that the vocabulary lacks: \"" + std::string(missing) + "\"",
                 "two tokens that are in model.vocab, as is what they give together");
     }
+    if (!seen.insert(uint64_t{static_cast<uint32_t>(merge.left)} << 32 |
+                     static_cast<uint32_t>(merge.right))
+             .second &&
+        doubled++ == 0) {
+      first_doubled = merges.item(entry, rank).place();
+    }
     spec_.bpe.merges.push_back(merge);
     ++rank;
+  }
+  if (doubled > 0) {
+    log::warning(
+        "{}: {} merges are listed twice, this one first; the later place holds, as in "
+        "Hugging Face's tokenizers",
+        first_doubled, doubled);
   }
 }
 
@@ -258,7 +273,10 @@ void Reader::add_token(const JsonNode& token, const JsonNode& id_node, int64_t i
   checked_id(id_node, id);
   AddedToken added;
   added.content = token.at("content").string();
-  if (added.content.empty()) return;  // the reference ignores it too
+  if (added.content.empty()) {
+    log::warning("{}: the added token {} is empty, and stands for nothing", token.place(), id);
+    return;  // as the reference does
+  }
   added.special = token.flag("special", false);
   added.normalized = token.flag("normalized", !added.special);
   added.lstrip = token.flag("lstrip", false);

@@ -15,6 +15,7 @@ struct FamilyRow {
   Family family;
   std::string_view name;                        // "llama"
   std::vector<std::string_view> architectures;  // of config.json
+  std::vector<std::string_view> model_types;    // that transformers gives these
   // Reads what the family's config.json has beside the common fields: attention, positions and FFN
   // at least.
   void (*read)(const JsonView& config, ModelConfig& model);

@@ -140,6 +140,11 @@ std::string gguf_config(const std::string& path) {
   return gguf::config_json(gguf::parse(file.bytes(), path));
 }
 
+std::vector<std::string> gguf_notes(const std::string& path, double rope_theta) {
+  const MappedFile file{std::filesystem::path(path)};
+  return gguf::config_notes(gguf::parse(file.bytes(), path), rope_theta);
+}
+
 std::map<std::string, std::string> gguf_tokenizer(const std::string& path) {
   const MappedFile file{std::filesystem::path(path)};
   return gguf::tokenizer_files(gguf::parse(file.bytes(), path).metadata);

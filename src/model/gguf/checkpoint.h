@@ -50,6 +50,10 @@ class GgufCheckpoint final : public WeightSource {
 // What config.json says of the model in the GGUF file `path`.
 std::string gguf_config(const std::string& path);
 
+// What was taken for granted where `path`, a GGUF file, says nothing: one sentence each.
+// `rope_theta` is the base in force, which an override may have set.
+std::vector<std::string> gguf_notes(const std::string& path, double rope_theta);
+
 // tokenizer.json and tokenizer_config.json; empty if the file holds no tokenizer.
 std::map<std::string, std::string> gguf_tokenizer(const std::string& path);
 

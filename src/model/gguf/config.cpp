@@ -17,6 +17,9 @@ namespace {
 
 constexpr int64_t kMost = int64_t{1} << 40;  // the reader of config.json has the real bounds
 
+constexpr const char* kRopeBase = "rope.freq_base";
+constexpr double kDefaultRopeBase = 10000;  // of llama.cpp, too
+
 struct ArchitectureRow {
   std::string_view gguf, model_type, class_name;
 };
@@ -181,7 +184,7 @@ void Reader::add_rope(OrderedJson& config) const {
                  fmt::format("{}", rotated), fmt::format("{}, the length of a head", head_dim()));
   }
   // The format's default, which converters rely on: Llama 2's.
-  const double theta = shortest(meta_.number(key("rope.freq_base"), 10000.0));
+  const double theta = shortest(meta_.number(key(kRopeBase), kDefaultRopeBase));
   config["rope_theta"] = theta;
   const std::string type = meta_.text(key("rope.scaling.type"), "none");
   if (const TensorInfo* factors = tensor("rope_freqs.weight")) {
@@ -281,6 +284,15 @@ std::string architecture_of(const Metadata& metadata) {
   }
   metadata.refuse(key, "Octet does not read this architecture from GGUF", name, known,
                   "use the model's safetensors, if it is one that Octet knows");
+}
+
+std::vector<std::string> config_notes(const File& file, double rope_theta) {
+  const std::string key = fmt::format("{}.{}", architecture_of(file.metadata), kRopeBase);
+  if (file.metadata.has(key) || rope_theta != kDefaultRopeBase) return {};
+  return {
+      fmt::format("{} has no {}: the RoPE base is {:g}, as the format and llama.cpp have it; "
+                  "--rope-theta sets another",
+                  file.metadata.file(), key, kDefaultRopeBase)};
 }
 
 std::string config_json(const File& file) {

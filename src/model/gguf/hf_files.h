@@ -5,6 +5,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "model/gguf/file.h"
 
@@ -12,6 +13,10 @@ namespace octet::model::gguf {
 
 // config.json. Throws Error for an architecture, or a feature of one, that has no counterpart.
 std::string config_json(const File& file);
+
+// What config_json() took for granted and `rope_theta`, the base in force, does not overrule: one
+// sentence each.
+std::vector<std::string> config_notes(const File& file, double rope_theta);
 
 // tokenizer.json and tokenizer_config.json, the chat template in it. Throws Error for tokenizers
 // that cannot be expressed. Empty if the file holds no tokenizer.

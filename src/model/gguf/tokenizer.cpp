@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <tuple>
 #include <unordered_map>
@@ -13,7 +14,14 @@
 namespace octet::model::gguf {
 namespace {
 
-enum TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5 };
+enum TokenType : int64_t {
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,
+  kUserDefined = 4,
+  kUnused = 5,
+  kByte = 6
+};
 
 constexpr int64_t kMostTokens = int64_t{1} << 22;
 constexpr size_t kLongestMerged = 256;  // bytes of a token that is put together of others
@@ -98,6 +106,13 @@ Vocabulary read_vocabulary(const Metadata& meta) {
     meta.refuse(types, "the tokens and their types do not belong together",
                 fmt::format("{} types", vocabulary.types.size()),
                 fmt::format("{}, one a token", vocabulary.tokens.size()));
+  }
+  const auto bad = std::ranges::find_if(
+      vocabulary.types, [](int64_t type) { return type < kNormal || type > kByte; });
+  if (bad != vocabulary.types.end()) {
+    meta.refuse(types, "a kind of token that the format does not have",
+                fmt::format("{} of token {}", *bad, bad - vocabulary.types.begin()),
+                fmt::format("{} to {}", int64_t{kNormal}, int64_t{kByte}));
   }
   return vocabulary;
 }
@@ -211,6 +226,11 @@ OrderedJson merges_of_scores(const Metadata& meta, const Vocabulary& vocabulary)
     meta.refuse(key, "the tokens and their scores do not belong together",
                 fmt::format("{} scores", scores.size()),
                 fmt::format("{}, one a token", vocabulary.tokens.size()));
+  }
+  const auto bad = std::ranges::find_if(scores, [](float score) { return std::isnan(score); });
+  if (bad != scores.end()) {
+    meta.refuse(key, "a score that orders nothing",
+                fmt::format("NaN of token {}", bad - scores.begin()), "numbers");
   }
   std::unordered_map<std::string_view, size_t> ids;
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id) ids.emplace(vocabulary.tokens[id], id);

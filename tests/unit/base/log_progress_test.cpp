@@ -24,6 +24,19 @@ TEST(Log, WritesToStderrFromItsLevelUp) {
   EXPECT_EQ(text.find("never"), std::string::npos);
 }
 
+// What a hostile file names may be megabytes: neither a line nor an error prints it all.
+TEST(Log, ALineAndAnErrorHaveALargestLength) {
+  const std::string huge(size_t{5} << 20, 'x');
+  testing::internal::CaptureStderr();
+  log::warning("a notice about {}", huge);
+  const std::string line = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(line, HasSubstr("a notice about xxx"));
+  EXPECT_LT(line.size(), size_t{17} << 10);
+  const Error error({.what = "no " + huge, .where = huge, .value = huge, .accepted = huge});
+  EXPECT_LT(std::string(error.what()).size(), size_t{14} << 10);
+  EXPECT_THAT(error.what(), HasSubstr("(5242880 bytes)"));
+}
+
 TEST(Log, KnowsItsLevels) {
   EXPECT_EQ(log::parse_level("debug"), log::Level::debug);
   EXPECT_THROW(log::parse_level("loud"), Error);

@@ -290,6 +290,30 @@ TEST(Binder, TensorsThatTheConfigLeavesOutAreRefused) {
               HasSubstr("3 unused: model.layers.1.mlp.shared_experts.down_proj.weight"));
 }
 
+TEST(Binder, EndTokensBeyondTheVocabularyAreTold) {
+  Tiny tiny(kLlama);
+  tiny.config["eos_token_id"] = {49, 50};
+  const TempDir dir;
+  tiny.write(dir);
+  dir.file("generation_config.json", R"({"eos_token_id": [49, 12345]})");
+  HostBackend backend;
+  EXPECT_THAT(load(dir, backend)->notices(),
+              ElementsAre(HasSubstr("the end token 50 lies beyond the vocabulary of 50 tokens"),
+                          HasSubstr("the end token 12345 lies beyond")));
+}
+
+// An entry of megabytes is not printed whole.
+TEST(Binder, NoticesHaveALargestLength) {
+  Tiny tiny(kLlama, "fp8_channel");
+  tiny.config["quantization_config"]["ignore"].push_back(std::string(size_t{5} << 20, 'x'));
+  const TempDir dir;
+  tiny.write(dir);
+  HostBackend backend;
+  const auto model = load(dir, backend);
+  ASSERT_THAT(model->notices(), ElementsAre(HasSubstr("ignores 'xxx")));
+  EXPECT_LE(model->notices()[0].size(), 1000u);
+}
+
 TEST(Binder, OtherUnusedTensorsAreTold) {
   Tiny tiny(kLlama);
   tiny.config["num_hidden_layers"] = 1;

@@ -394,6 +394,55 @@ TEST(Gguf, HeadsOfWhichThereAreNoneAreRefusedByTheirKey) {
   }
 }
 
+// Layers of different shapes have no place in a configuration of one.
+TEST(Gguf, ValuesOfLayersThatDifferAreRefused) {
+  const TempDir dir;
+  for (const char* key : {"llama.attention.head_count", "llama.attention.head_count_kv",
+                          "llama.feed_forward_length"}) {
+    GgufWriter writer;
+    writer.text("general.architecture", "llama");
+    for (const char* name :
+         {"block_count", "embedding_length", "context_length", "feed_forward_length",
+          "attention.head_count", "attention.head_count_kv"}) {
+      const std::string full = std::string("llama.") + name;
+      if (full == key) {
+        writer.i32s(full, {8, 4});
+      } else {
+        writer.u32(full, 8);
+      }
+    }
+    writer.f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    const std::string path = dir.file("m.gguf", writer.file()).string();
+    EXPECT_THAT(error_of([&] { read_config(path); }),
+                AllOf(HasSubstr(key), HasSubstr("the layers of the model differ")));
+  }
+}
+
+TEST(Gguf, ARotaryBaseThatIsTakenForGrantedIsTold) {
+  const TempDir dir;
+  const auto notes = [&](bool given, const std::string& overrides) {
+    GgufWriter writer;
+    writer.text("general.architecture", "llama");
+    for (const char* name : {"block_count", "embedding_length", "context_length",
+                             "feed_forward_length", "attention.head_count"}) {
+      writer.u32(std::string("llama.") + name, 8);
+    }
+    writer.u32("llama.attention.key_length", 2);
+    writer.f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    if (given) writer.f32("llama.rope.freq_base", 10000.0f);
+    writer.tensor("token_embd.weight", {8, 4}, 0, std::string(128, '\0'));
+    const std::string path = dir.file("m.gguf", writer.file()).string();
+    const ModelConfig config = read_config(path, overrides);
+    if (overrides.empty()) EXPECT_EQ(config.rope.theta, 10000.0);
+    return gguf_notes(path, config.rope.theta);
+  };
+  EXPECT_THAT(notes(false, ""),
+              testing::ElementsAre(AllOf(HasSubstr("llama.rope.freq_base"), HasSubstr("10000"),
+                                         HasSubstr("--rope-theta"))));
+  EXPECT_THAT(notes(true, ""), testing::IsEmpty());
+  EXPECT_THAT(notes(false, R"({"rope_theta": 500000})"), testing::IsEmpty());
+}
+
 TEST(Gguf, TensorsThatCannotBePutBackAreRefused) {
   const TempDir dir;
   const auto fault = [&](const std::string& name, const std::vector<uint64_t>& dims, uint32_t type,

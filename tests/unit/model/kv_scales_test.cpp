@@ -126,6 +126,15 @@ TEST(KvScales, AllOnesAreToldByWhoWroteThem) {
               Contains(HasSubstr("ModelOpt lets none fall below 1")));
 }
 
+// Nobody reads them here, and who stored them is told.
+TEST(KvScales, ThoseOfQueriesAndProbabilitiesAreTold) {
+  const Scales scales{{{"self_attn.q_scale", {0.5f}}, {"self_attn.attn.prob_scale", {0.25f}}}};
+  EXPECT_THAT(loaded(scales).notices,
+              Contains(AllOf(HasSubstr("4 stored scales of queries and probabilities"),
+                             HasSubstr("model.layers.0.self_attn.attn.prob_scale"))));
+  EXPECT_THAT(loaded({}).notices, Not(Contains(HasSubstr("queries and probabilities"))));
+}
+
 TEST(KvScales, NumbersThatNoCacheCanHave) {
   for (const float bad :
        {0.0f, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {

@@ -123,6 +123,11 @@ TEST(GgufTokenizer, WhatIsWrongIsNamed) {
                              HasSubstr("smollm")));
   EXPECT_THAT(fault([](Words& words, GgufWriter&, std::string&) { words.types.pop_back(); }),
               HasSubstr("tokenizer.ggml.token_type"));
+  for (const int type : {0, 7, 99, -1}) {
+    EXPECT_THAT(fault([&](Words& words, GgufWriter&, std::string&) { words.types[3] = type; }),
+                testing::AllOf(HasSubstr("tokenizer.ggml.token_type"),
+                               HasSubstr(std::to_string(type) + " of token 3")));
+  }
   EXPECT_THAT(fault([](Words& words, GgufWriter&, std::string&) { words.merges[0] = "he"; }),
               HasSubstr("not a merge"));
   EXPECT_THAT(fault([](Words& words, GgufWriter&, std::string&) { words.merges[0] = "x yz"; }),
@@ -171,6 +176,22 @@ TEST(GgufTokenizer, SentencePieceScoresBecomeMerges) {
                     model::gguf::parse(std::as_bytes(std::span(cut)), "t.gguf").metadata);
               }),
               HasSubstr("tokenizer.ggml.scores"));
+}
+
+TEST(GgufTokenizer, AScoreThatIsNoNumberIsRefused) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::string scores = test::raw(uint32_t{6}) + test::raw(uint64_t{3}) + test::raw(-1.0f) +
+                             test::raw(nan) + test::raw(0.0f);
+  EXPECT_THAT(error_of([&] {
+                const std::string bytes = GgufWriter()
+                                              .text("tokenizer.ggml.model", "llama")
+                                              .strings("tokenizer.ggml.tokens", {"a", "b", "ab"})
+                                              .add("tokenizer.ggml.scores", 9, scores)
+                                              .file();
+                model::gguf::tokenizer_files(
+                    model::gguf::parse(std::as_bytes(std::span(bytes)), "t.gguf").metadata);
+              }),
+              testing::AllOf(HasSubstr("tokenizer.ggml.scores"), HasSubstr("NaN of token 1")));
 }
 
 class Convert : public testing::Test {

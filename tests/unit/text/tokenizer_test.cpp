@@ -268,6 +268,25 @@ TEST(Tokenizer, LongRunsTakeTimeInProportion) {
   }
 }
 
+// What the reference takes without a word, though nobody can have meant it.
+TEST(Tokenizer, TellsOfEmptyTokensAndDoubledMerges) {
+  const auto told = [](const Json& json) {
+    testing::internal::CaptureStderr();
+    small_tokenizer(json);
+    return testing::internal::GetCapturedStderr();
+  };
+  Json json = small_tokenizer_json();
+  EXPECT_EQ(told(json), "");
+  json["added_tokens"].push_back({{"id", 263}, {"content", ""}});
+  EXPECT_THAT(told(json), AllOf(HasSubstr("$.added_tokens[2]"), HasSubstr("token 263 is empty")));
+  json = small_tokenizer_json();
+  Json& merges = json["model"]["merges"];
+  const size_t count = merges.size();
+  merges.push_back(merges[0]);
+  EXPECT_THAT(told(json), AllOf(HasSubstr("$.model.merges[" + std::to_string(count) + "]"),
+                                HasSubstr("1 merges are listed twice")));
+}
+
 // Errors name the file, the place in it, what was found and what is accepted.
 
 std::string load_error(const Json& tokenizer, const Json& config = nullptr) {
