@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "cli/kernel_report.h"
+#include "cli/linear_speed.h"
 #include "cli/name_patterns.h"
 #include "cli/open_model.h"
 #include "cli/output.h"
@@ -22,6 +23,7 @@ struct KernelsOptions {
   ModelOptions model;
   BackendOptions backend;
   std::string batches = "1,512", json;
+  bool measure = false;
   int64_t step = 0, context = 1024;  // rows of a step to list; tokens of each sequence
 };
 
@@ -153,6 +155,8 @@ int run_kernels(Args args) {
             {.least = 0, .most = 4096});
   table.add("--context", &o.context, "tokens of each of its sequences",
             {.least = 1, .most = 1 << 24});
+  table.add("--measure", &o.measure,
+            "also time each quantized linear, and the same in BF16: which shapes FP8 makes slower");
   add_model_rows(table, o.model);
   add_backend_rows(table, o.backend);
   table.group("Output");
@@ -175,6 +179,11 @@ int run_kernels(Args args) {
     return 0;
   }
   KernelReport report = report_kernels(open, *backend, batches);
+  if (o.measure) {
+    LinearSpeeds speeds = measure_linears(open, *backend, batches);
+    report.text += speeds.text;
+    report.json["measured"] = std::move(speeds.json);
+  }
   if (prints_text(o.json)) print(text + report.text);
   write_json(o.json, report.json);
   return 0;
