@@ -135,15 +135,17 @@ int run_calibrate(Args args) {
   CalibrationRun run(o.model, o.text);
   run.load(o.threads);
   const std::string part = o.out + ".part";
-  offline::Calibration calibration =
-      go_on({.engine = OCTET_VERSION,
-             .model = o.model,
-             .model_hash = model::identity_of(o.model),
-             .data = o.text.source,
-             .data_hash = hash_of_samples(run.samples()),
-             .window = o.text.window,
-             .samples_in_all = static_cast<int64_t>(run.samples().size())},
-            part, o.overwrite);
+  const offline::Calibration all = run.summary();
+  offline::Calibration calibration = go_on({.engine = OCTET_VERSION,
+                                            .model = o.model,
+                                            .model_hash = model::identity_of(o.model),
+                                            .data = o.text.source,
+                                            .data_hash = hash_of_samples(run.samples()),
+                                            .window = all.window,
+                                            .samples_in_all = all.samples,
+                                            .longest = all.longest,
+                                            .positions = all.positions},
+                                           part, o.overwrite);
   offline::Calibrator calibrator(calibration);
   const auto attention = [](int64_t layer) {
     return fmt::format("model.layers.{}.self_attn", layer);

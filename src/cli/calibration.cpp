@@ -18,6 +18,8 @@
 #include "cli/watched_work.h"
 #include "engine/session.h"
 #include "eval/text_windows.h"
+#include "model/config_rope.h"
+#include "offline/checkpoint_folder.h"
 #include "offline/self_text.h"
 
 namespace octet::cli {
@@ -155,7 +157,9 @@ std::vector<Tokens> windows_of(const CalibrationText& text, const OpenModel& ope
 }  // namespace
 
 CalibrationRun::CalibrationRun(const std::string& model, CalibrationText text)
-    : text_(std::move(text)), open_({.path = model, .compute = "bf16"}) {
+    : text_(std::move(text)),
+      open_({.path = model, .compute = "bf16"}),
+      positions_(model::position_members(offline::read_config_json(model))) {
   if (text_.source == kOwnText) return;
   samples_ = text_.source.ends_with(".jsonl") ? JsonSamples(text_, open_, model).read()
                                               : windows_of(text_, open_);
@@ -182,12 +186,21 @@ int64_t CalibrationRun::tokens() const {
   return total;
 }
 
+offline::Calibration CalibrationRun::summary() const {
+  offline::Calibration all{.window = text_.window,
+                           .samples = static_cast<int64_t>(samples_.size()),
+                           .tokens = tokens(),
+                           .samples_in_all = static_cast<int64_t>(samples_.size()),
+                           .positions = positions_};
+  for (const Tokens& sample : samples_) {
+    all.longest = std::max(all.longest, static_cast<int64_t>(sample.size()));
+  }
+  return all;
+}
+
 void CalibrationRun::run(const CalibrationObserver& observer, int64_t first) {
   observer_ = observer;
-  int64_t longest = 1;
-  for (const Tokens& sample : samples_) {
-    longest = std::max(longest, static_cast<int64_t>(sample.size()));
-  }
+  const int64_t longest = std::max<int64_t>(1, summary().longest);
   engine::Session session(open_.model(), *observing_, {.max_tokens = longest, .logits_rows = 1});
   std::map<const void*, int64_t> layer_of;  // by its cache
   for (int64_t layer = 0; layer < open_.config().layers; ++layer) {

@@ -12,6 +12,7 @@
 #include "backends/probe/observe.h"
 #include "base/thread_pool.h"
 #include "cli/open_model.h"
+#include "offline/calibration.h"
 #include "offline/input_moments.h"
 
 namespace octet::cli {
@@ -53,11 +54,14 @@ class CalibrationRun {
   const OpenModel& open() const { return open_; }
   const std::vector<std::vector<int32_t>>& samples() const { return samples_; }
   int64_t tokens() const;
+  // Of all samples, without any range and without the names of model and text.
+  offline::Calibration summary() const;
   const ops::BackendInfo& backend_info() const { return backend_->info(); }
 
  private:
   CalibrationText text_;
   OpenModel open_;
+  OrderedJson positions_;
   std::vector<std::vector<int32_t>> samples_;
   std::unique_ptr<ops::Backend> backend_;
   std::unique_ptr<probe::ObservingBackend> observing_;

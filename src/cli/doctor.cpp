@@ -1,6 +1,7 @@
 // octet doctor: what this machine has, what works here, and what to do about what does not.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <thread>
 
@@ -12,6 +13,7 @@
 #include "cli/cuda_device.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
+#include "engine/self_test.h"
 #include "model/binder.h"
 #include "numerics/scheme.h"
 #include "text/jinja.h"
@@ -64,6 +66,7 @@ std::vector<float> fp8_product(ops::Backend& backend) {
 struct Check {
   std::string backend, problem;  // a problem: why it does not work
   double error = 0;              // Frobenius norm of the difference, of that of the reference
+  double model_error = 0;        // of the logits of small models; of the CPU alone
   bool ok() const { return problem.empty(); }
 };
 
@@ -90,10 +93,43 @@ Check check_fp8(const std::vector<float>& reference,
   return check;
 }
 
+// The shapes of the two kinds of model that Octet computes, as small as self_test makes them.
+constexpr const char* kSmallModels[] = {
+    R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 128, "intermediate_size": 192,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+        "vocab_size": 64, "max_position_embeddings": 64, "rope_theta": 10000})",
+    R"({"architectures": ["DeepseekV3ForCausalLM"], "hidden_size": 128, "intermediate_size": 192,
+        "moe_intermediate_size": 64, "vocab_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "n_routed_experts": 4, "n_shared_experts": 1,
+        "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "norm_topk_prob": true,
+        "routed_scaling_factor": 1.5, "first_k_dense_replace": 1, "q_lora_rank": 64,
+        "kv_lora_rank": 128, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64,
+        "max_position_embeddings": 64, "rope_theta": 10000})"};
+
+// Whole small models beside the product, for every op that serving needs.
+void check_models(ops::Backend& reference, Check& check) {
+  if (!check.ok()) return;
+  try {
+    cpu::CpuBackend device;
+    for (const char* text : kSmallModels) {
+      const model::ModelConfig small =
+          engine::small_version(model::parse_config(text, "the small model"));
+      const engine::SelfTest test =
+          engine::self_test(small, {.online = scheme_named("fp8_channel").format},
+                            model::KvType::automatic, device, reference);
+      check.model_error = std::max(check.model_error, test.error);
+      engine::require_passed(test, device.info());
+    }
+  } catch (const std::exception& problem) {
+    check.problem = problem.what();
+  }
+}
+
 OrderedJson json_of(const Check& check) {
   return {{"ok", check.ok()},
           {"backend", check.backend},
           {"fp8_error", check.error},
+          {"model_error", check.model_error},
           {"problem", check.problem}};
 }
 
@@ -179,8 +215,10 @@ std::string text_of(const nvml::Gpu& gpu) {
 
 std::string text_of(std::string_view name, const Check& check) {
   if (!check.ok()) return line(name, "does not work: " + check.problem);
-  return line(name, fmt::format("works ({}; FP8 product within {:.1g} of the reference)",
-                                check.backend, check.error));
+  const std::string models =
+      check.model_error > 0 ? fmt::format(", small models within {:.1g}", check.model_error) : "";
+  return line(name, fmt::format("works ({}; FP8 product within {:.1g} of the reference{})",
+                                check.backend, check.error, models));
 }
 
 }  // namespace
@@ -195,7 +233,8 @@ int run_doctor(Args args) {
 
   cpu::CpuBackend exact({.kernels = "exact"});
   const std::vector<float> reference = fp8_product(exact);
-  const Check cpu = check_fp8(reference, [] { return std::make_unique<cpu::CpuBackend>(); });
+  Check cpu = check_fp8(reference, [] { return std::make_unique<cpu::CpuBackend>(); });
+  check_models(exact, cpu);
   const nvml::Report report = nvml::query(o.nvml_library);
   std::vector<Check> cuda;
   std::string missing = report.problem;

@@ -8,12 +8,14 @@
 
 #include "base/log.h"
 #include "base/progress.h"
+#include "cli/calibration_findings.h"
 #include "cli/name_patterns.h"
 #include "cli/open_model.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
 #include "model/binder.h"
-#include "model/config_rope.h"
+#include "model/gguf/checkpoint.h"
+#include "model/rope.h"
 #include "offline/diagnose.h"
 #include "offline/twin.h"
 #include "ops/null_backend.h"
@@ -100,12 +102,19 @@ std::optional<int64_t> tokenizer_max_length(const std::string& model) {
   return static_cast<int64_t>(length.get<double>());
 }
 
+void append(std::vector<offline::Finding> more, Facts& facts) {
+  for (offline::Finding& finding : more) facts.findings.push_back(std::move(finding));
+}
+
 // The weights once more, where they can be read, against those that they were made from.
-void read_twin(const OpenModel& open, const std::string& path, Facts& facts) {
+void read_twin(const OpenModel& open, const std::string& own, const std::string& path,
+               Facts& facts) {
   const auto backend = open_backend({});
   const auto model = model::load_model(open.config(), open.shared_source(), *backend,
                                        {.compute = model::Compute::bf16, .max_positions = 1});
   facts.twin = offline::compare_with_twin(*model, *model::open_weights(path));
+  // As the files have them: what this run overrides is no fault of theirs.
+  append(offline::diagnose_twin(model::read_config(own), model::read_config(path)), facts);
   const double most = offline::most_error(open.config());
   for (const offline::TwinError& error : facts.twin) {
     if (error.relative_rms <= most) continue;
@@ -191,9 +200,7 @@ std::string finding_lines(const Facts& facts) {
 
 // "RoPE yarn x 4, base 1e+06; a window of 4096 tokens in 14 of 28 layers".
 std::string positions(const model::ModelConfig& config) {
-  std::string text = fmt::format("RoPE {}", name_of(config.rope.kind));
-  if (config.rope.factor != 1) text += fmt::format(" x {:g}", config.rope.factor);
-  text += fmt::format(", base {:g}", config.rope.theta);
+  std::string text = "RoPE " + model::to_string(config.rope);
   std::map<int64_t, int64_t> layers;  // by window
   for (const int64_t window : config.windows) ++layers[window];
   for (const auto& [window, count] : layers) {
@@ -303,10 +310,16 @@ int run_inspect(Args args) {
   Facts facts;
   ops::NullBackend nowhere;
   const auto model = read_policy(open, nowhere, facts);
+  if (!o.model.random_weights && model::is_gguf(o.model.path)) {
+    for (std::string& note : model::gguf_notes(o.model.path, open.config().rope.theta)) {
+      facts.notices.push_back(std::move(note));
+    }
+  }
   read_tensors(open, o.scan, facts);
   facts.findings =
       offline::diagnose(open.config(), *model, facts.tensors, tokenizer_max_length(o.model.path));
-  if (!o.twin.empty()) read_twin(open, o.twin, facts);
+  append(calibration_findings(o.model.path, open), facts);
+  if (!o.twin.empty()) read_twin(open, o.model.path, o.twin, facts);
   if (prints_text(o.json)) {
     print(summary(open, facts) + tensor_lines(facts, o.all) + policy_lines(facts, o.all));
     if (!facts.notices.empty()) print("\n");

@@ -279,6 +279,7 @@ int run_quantize(Args args) {
     threads.emplace(default_thread_count());
     inputs.emplace(observe_inputs(run, *threads));
     options.inputs = &*inputs;
+    options.rounded_on = offline::record_of(run.summary(), {"rounding"});
     options.damping = o.damping;
     options.threads = &*threads;
   }

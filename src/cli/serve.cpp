@@ -11,11 +11,13 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "cli/baseline.h"
+#include "cli/calibration_findings.h"
 #include "cli/chat_model.h"
 #include "cli/fingerprint.h"
 #include "cli/kernel_report.h"
 #include "cli/open_model.h"
 #include "cli/output.h"
+#include "cli/start_checks.h"
 #include "cli/verbs.h"
 #include "cli/vllm_flags.h"
 #include "engine/engine.h"
@@ -277,7 +279,12 @@ int run_serve(Args args) {
     grammars.emplace(open.tokenizer(), open.config().vocab, open.config().eos);
   }
   const std::unique_ptr<ops::Backend> backend = open_backend(o.backend);
+  check_kernels(open, o.backend, *backend);
   const model::Model& model = open.load(*backend, open.max_model_len());
+  for (const offline::Finding& finding : calibration_findings(o.model.path, open)) {
+    log::warning("{}; {}", finding.what, finding.fix);
+  }
+  if (open.kv_dtype() == DType::e5m2) log::warning("{}", e5m2_warning(open, *backend));
   refuse_shared_scales(model, o.allow_shared_scales);
   o.engine.max_model_len = open.max_model_len();
   o.engine.kv_type = open.kv_type();

@@ -13,6 +13,7 @@
 #include "model/families/families.h"
 #include "model/gguf/checkpoint.h"
 #include "model/quant_schema.h"
+#include "model/recorded_calibration.h"
 
 namespace octet::model {
 namespace {
@@ -111,23 +112,37 @@ std::string read_choice(const JsonView& object, std::string_view key,
                 fmt::format("{}", fmt::join(accepted, ", ")));
 }
 
-RecordedArithmetic read_recorded(const JsonView& config) {
-  const std::optional<JsonView> octet = config.find("octet");
-  if (!octet) return {};
-  for (const auto& [key, value] : octet->json().items()) {
-    if (key == "attention" || key == "kv_cache_dtype") continue;
-    octet->refuse(key, "this version does not know what is recorded here",
-                  "attention, kv_cache_dtype");
-  }
+RecordedArithmetic read_arithmetic(const JsonView& octet) {
   RecordedArithmetic recorded{
-      .attention = read_choice(*octet, "attention", {"fp8", "bf16"}),
+      .attention = read_choice(octet, "attention", {"fp8", "bf16"}),
       .kv_cache_dtype =
-          read_choice(*octet, "kv_cache_dtype", {"bf16", "fp8", "fp8_e4m3", "fp8_e5m2"})};
+          read_choice(octet, "kv_cache_dtype", {"bf16", "fp8", "fp8_e4m3", "fp8_e5m2"})};
   if (recorded.attention == "fp8" && recorded.kv_cache_dtype == "bf16") {
-    octet->refuse("kv_cache_dtype", "FP8 attention reads an FP8 KV cache",
-                  "fp8, fp8_e4m3 or fp8_e5m2 beside \"attention\": \"fp8\"");
+    octet.refuse("kv_cache_dtype", "FP8 attention reads an FP8 KV cache",
+                 "fp8, fp8_e4m3 or fp8_e5m2 beside \"attention\": \"fp8\"");
   }
   return recorded;
+}
+
+void read_recorded(const JsonView& config, ModelConfig& model) {
+  const std::optional<JsonView> octet = config.find("octet");
+  if (!octet) return;
+  require_known(*octet, {"attention", "kv_cache_dtype", "calibration"});
+  model.recorded = read_arithmetic(*octet);
+  read_calibration(*octet, model.rope.dim);  // a wrong one is refused by whoever reads this file
+}
+
+// Two names of two models: each has parts that the other's reader passes over. A model_type that no
+// family has (a model that says it computes as another does) decides nothing.
+void require_one_family(const JsonView& config, const ModelConfig& model) {
+  for (const FamilyRow& row : families()) {
+    const bool named =
+        std::ranges::find(row.model_types, model.model_type) != row.model_types.end();
+    if (row.family == model.family || !named) continue;
+    config.refuse("model_type", "model_type and architectures name different models",
+                  fmt::format("the model_type of {}, or the architecture of {}", model.architecture,
+                              model.model_type));
+  }
 }
 
 }  // namespace
@@ -151,15 +166,16 @@ ModelConfig parse_config(const std::string& text, const std::string& where,
   const FamilyRow& family = find_family(config, model.architecture);
   model.family = family.family;
   read_common(config, model);
+  require_one_family(config, model);
   refuse_unsupported(config);
   family.read(config, model);
   model.quant = read_quantization(config);
-  model.recorded = read_recorded(config);
+  read_recorded(config, model);
   return model;
 }
 
 ModelConfig read_config(const std::string& path, const std::string& overrides) {
-  std::error_code ignored;
+  std::error_code ignored, why;
   if (is_gguf(path)) {
     return parse_config(gguf_config(path), path + " as config.json", overrides);
   }
@@ -173,10 +189,12 @@ ModelConfig read_config(const std::string& path, const std::string& overrides) {
     return parse_config(read_text(path), path, overrides);
   }
   const fs::path file = fs::path(path) / "config.json";
-  if (!fs::exists(file, ignored)) {
+  if (!fs::exists(file, why)) {
+    // Of a link to itself, or a directory that may not be read, more than that it is not there.
     throw Error({.what = "the directory holds no model",
                  .where = path,
-                 .value = "no config.json",
+                 .value = why ? fmt::format("config.json cannot be read: {}", why.message())
+                              : "no config.json",
                  .accepted = "a directory in Hugging Face layout"});
   }
   ModelConfig model = parse_config(read_text(file), file.string(), overrides);

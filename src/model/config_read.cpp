@@ -59,6 +59,14 @@ bool uses_window(const JsonView& config, const ModelConfig& model) {
 
 }  // namespace
 
+void require_known(const JsonView& object, std::initializer_list<std::string_view> known) {
+  for (const auto& [key, value] : object.json().items()) {
+    if (std::ranges::find(known, key) != known.end()) continue;
+    object.refuse(key, "this version does not know what is recorded here",
+                  fmt::format("{}", fmt::join(known, ", ")));
+  }
+}
+
 int64_t read_width(const JsonView& config, std::string_view key) {
   return config.integer(key, 1, kWidest);
 }

@@ -1,6 +1,7 @@
 // What the families' readers of config.json share: bounds, and the parts that several have.
 #pragma once
 
+#include <initializer_list>
 #include <string_view>
 
 #include "base/json.h"
@@ -16,6 +17,10 @@ inline constexpr int64_t kWidestHead = int64_t{1} << 14;
 inline constexpr int64_t kLargestVocab = int64_t{1} << 26;
 inline constexpr int64_t kMostPositions = int64_t{1} << 30;
 inline constexpr int64_t kMostExperts = int64_t{1} << 16;
+
+// Error for a member of `object` that is not among `known`: what Octet itself recorded, in a
+// version that knew more.
+void require_known(const JsonView& object, std::initializer_list<std::string_view> known);
 
 // A dimension of a weight.
 int64_t read_width(const JsonView& config, std::string_view key);

@@ -241,4 +241,13 @@ RopeConfig read_rope(const JsonView& config, int64_t dim, int64_t max_positions)
   return rope;
 }
 
+OrderedJson position_members(const OrderedJson& config) {
+  OrderedJson members = OrderedJson::object();
+  for (const char* key : {"max_position_embeddings", "rope_theta", "rope_parameters",
+                          "rope_scaling", "original_max_position_embeddings"}) {
+    if (config.contains(key) && !config[key].is_null()) members[key] = config[key];
+  }
+  return members;
+}
+
 }  // namespace octet::model

@@ -17,4 +17,8 @@ std::string_view name_of(RopeConfig::Kind kind);
 // does not know.
 RopeConfig read_rope(const JsonView& config, int64_t dim, int64_t max_positions);
 
+// The members of config.json from which read_rope() and its caller read a model's positions, as
+// they are written there: for a record of them elsewhere.
+OrderedJson position_members(const OrderedJson& config);
+
 }  // namespace octet::model

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "model/config_rope.h"
 #include "numerics/exact_math.h"
 
 namespace octet::model {
@@ -107,6 +108,28 @@ int64_t rope_reach(const RopeConfig& rope, int64_t max_positions) {
   const double reach = static_cast<double>(rope.original_positions) * rope.factor;
   constexpr double kMost = double{1 << 30};  // as max_position_embeddings itself
   return std::max(max_positions, static_cast<int64_t>(std::min(reach, kMost)));
+}
+
+bool same_rotation(const RopeConfig& a, const RopeConfig& b) {
+  const auto near = [](double x, double y) { return std::abs(x - y) <= 1e-6 * std::abs(y); };
+  // The DeepSeek models scale their softmax by it.
+  const auto softmax = [](const RopeConfig& rope) {
+    return rope.kind == Kind::yarn ? yarn_mscale(rope.factor, rope.mscale_all_dim) : 1.0;
+  };
+  return std::ranges::equal(rope_frequencies(a), rope_frequencies(b), near) &&
+         near(rope_attention_factor(a), rope_attention_factor(b)) && near(softmax(a), softmax(b));
+}
+
+std::string to_string(const RopeConfig& rope) {
+  std::string text(name_of(rope.kind));
+  if (rope.factor != 1) text += fmt::format(" x {:g}", rope.factor);
+  text += fmt::format(", base {:g}", rope.theta);
+  if (rope.kind == Kind::plain) return text;
+  text += fmt::format(", {} positions before the scaling", rope.original_positions);
+  if (rope.kind == Kind::dynamic || rope.kind == Kind::longrope) {
+    text += fmt::format(", for sequences of {}", rope.length);
+  }
+  return text;
 }
 
 std::optional<std::string> rope_notice(const RopeConfig& rope) {

@@ -21,6 +21,13 @@ double rope_attention_factor(const RopeConfig& rope);
 // max_position_embeddings left as it was). A length that is scaled already is never scaled again.
 int64_t rope_reach(const RopeConfig& rope, int64_t max_positions);
 
+// Whether positions turn and scale alike: equal angles of every pair and equal factors, however the
+// two are written.
+bool same_rotation(const RopeConfig& a, const RopeConfig& b);
+
+// "yarn x 4, base 1e+06, 32768 positions before the scaling".
+std::string to_string(const RopeConfig& rope);
+
 // What a user should know of frequencies that depend on the length of sequences.
 std::optional<std::string> rope_notice(const RopeConfig& rope);
 

@@ -100,6 +100,13 @@ const InputRange* Calibration::input_of(std::string_view module) const {
   return nullptr;
 }
 
+OrderedJson record_of(const Calibration& c, const std::vector<std::string>& measured) {
+  OrderedJson record = {
+      {"for", measured}, {"longest", c.longest}, {"samples", c.samples}, {"tokens", c.tokens}};
+  if (!c.positions.is_null()) record["positions"] = c.positions;
+  return record;
+}
+
 OrderedJson to_json(const Calibration& c) {
   OrderedJson inputs = OrderedJson::object(), caches = OrderedJson::object();
   for (const auto& [name, input] : c.inputs) {
@@ -125,6 +132,8 @@ OrderedJson to_json(const Calibration& c) {
           {"samples", c.samples},
           {"samples_in_all", c.samples_in_all},
           {"tokens", c.tokens},
+          {"longest", c.longest},
+          {"positions", c.positions},
           {"inputs", std::move(inputs)},
           {"caches", std::move(caches)}};
 }
@@ -149,6 +158,11 @@ Calibration read_calibration(const std::filesystem::path& path) {
   c.samples = file.integer("samples", 0, int64_t{1} << 40);
   c.samples_in_all = file.integer("samples_in_all", c.samples, int64_t{1} << 40);
   c.tokens = file.integer("tokens", 0, int64_t{1} << 60);
+  // Files of before have neither; no sample is longer than the window.
+  c.longest = file.integer("longest", 0, c.window, c.window);
+  if (const auto positions = file.find("positions")) {
+    c.positions = OrderedJson::parse(dump_json(positions->json()));
+  }
   const JsonView inputs = file.at("inputs"), caches = file.at("caches");
   for (const auto& [name, value] : inputs.json().items()) {
     const JsonView one = inputs.at(name);

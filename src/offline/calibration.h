@@ -52,7 +52,9 @@ struct Calibration {
   std::string data, data_hash;    // the file, or "model"; of the tokens that were seen
   int64_t window = 0;             // most tokens of a sample
   int64_t samples = 0, tokens = 0;
-  int64_t samples_in_all = 0;                             // more than `samples`: interrupted
+  int64_t samples_in_all = 0;  // more than `samples`: interrupted
+  int64_t longest = 0;         // sample, in tokens
+  OrderedJson positions;       // the model's: model::position_members; null where it is not known
   std::map<std::string, InputRange, std::less<>> inputs;  // by the first module
   std::map<std::string, CacheRange, std::less<>> caches;  // by attention module
   friend bool operator==(const Calibration&, const Calibration&) = default;
@@ -60,6 +62,10 @@ struct Calibration {
   // The input of a module, under whichever name it is stored; null if it was never seen.
   const InputRange* input_of(std::string_view module) const;
 };
+
+// What config.json keeps of it, as "calibration" of its "octet": model::RecordedCalibration.
+// `measured` names what it gave: kv_cache, inputs, rounding.
+OrderedJson record_of(const Calibration& calibration, const std::vector<std::string>& measured);
 
 // Statistics for a reader, then what is needed to go on or to choose another method.
 OrderedJson to_json(const Calibration& calibration);

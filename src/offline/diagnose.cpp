@@ -8,6 +8,7 @@
 #include <map>
 
 #include "model/binder.h"
+#include "model/rope.h"
 
 namespace octet::offline {
 namespace {
@@ -15,6 +16,7 @@ namespace {
 constexpr double kMostSaturated = 1e-3;  // of the codes of a weight
 constexpr float kShardRatio = 8.0f;      // between scales that other engines merge
 constexpr float kSharedInputRatio = 2.0f;
+constexpr float kOddScale = 100.0f;                      // between the same linear's in two layers
 constexpr float kLeastRange = 1e-3f, kMostRange = 1e6f;  // of activations
 
 bool is_input_scale(std::string_view name) {
@@ -27,6 +29,11 @@ bool is_weight_scale(std::string_view name) {
 
 bool is_cache_scale(std::string_view name) {
   return !is_weight_scale(name) && !is_input_scale(name);
+}
+
+std::string without_numbers(std::string name) {
+  std::erase_if(name, [](char c) { return c >= '0' && c <= '9'; });
+  return name;
 }
 
 std::string_view before_last_dot(std::string_view name) {
@@ -79,10 +86,53 @@ class Diagnosis {
           fmt::format("a scale of {}", least ? t.scan->least : t.scan->most),
           "quantize again: scales are finite, positive, and 448 times them as well");
     }
+    if (ones < weights) odd_modules();
     if (weights > 0 && ones == weights) {
       add(Severity::note, "scale_ones", "", fmt::format("all {} weight scales are 1", weights),
           "the weights were cast, not quantized: those below 2^-6 lose precision; quantize the "
           "16-bit checkpoint with `octet quantize`");
+    }
+  }
+
+  // Modules whose weight scales are unlike those of the same linear in other layers (or experts).
+  void odd_modules() {
+    struct One {
+      const ScannedTensor* scales;
+      float least;
+    };
+    std::map<std::string, std::vector<One>> alike;  // by name without its numbers
+    for (const ScannedTensor& t : tensors_) {
+      if (!t.scan || !is_weight_scale(t.name) || t.tensor.count() == 0) continue;
+      const std::string module(before_last_dot(t.name));
+      const ScannedTensor* weight = find(module + ".weight");
+      const bool zero = weight && weight->scan && weight->scan->zero == weight->scan->elements;
+      if (zero) continue;  // whose scales say nothing
+      if (t.scan->least == 1.0f && t.scan->most == 1.0f) {
+        add(Severity::note, "scale_ones", t.name,
+            fmt::format("its {} scales are 1, and other modules' are not", t.tensor.count()),
+            "it was cast, not quantized, or its scales were lost: compare it with `octet inspect "
+            "--twin`, and quantize it again");
+        continue;
+      }
+      // The least: cells of zeros have the scale 1, however small their neighbours' are.
+      alike[without_numbers(module)].push_back({&t, t.scan->least});
+    }
+    for (auto& [name, group] : alike) {
+      if (group.size() < 3) continue;  // else nobody can tell which of them is odd
+      std::vector<One> sorted = group;
+      const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+      std::ranges::nth_element(sorted, middle, {}, &One::least);
+      const float usual = middle->least;
+      for (const One& one : group) {
+        const float ratio = one.least / usual;
+        if (!(ratio > kOddScale) && !(ratio < 1 / kOddScale)) continue;
+        add(Severity::note, "scale_apart", one.scales->name,
+            fmt::format("its least scale, {:.3g}, is {:.3g} times that of the same linear in other "
+                        "layers",
+                        one.least, ratio),
+            "its scales may be another tensor's, or in another unit: compare it with `octet "
+            "inspect --twin`");
+      }
     }
   }
 
@@ -229,6 +279,45 @@ std::vector<Finding> diagnose(const model::ModelConfig& config, const model::Mod
   diagnosis.fused();
   diagnosis.context(config, max_length);
   return diagnosis.take();
+}
+
+std::vector<Finding> diagnose_calibration(const model::RecordedCalibration& c, const ServedAs& as) {
+  std::vector<Finding> found;
+  const bool cache = c.kv_cache && as.e4m3_cache, inputs = c.inputs && as.fp8_inputs;
+  const std::string_view what = cache && inputs ? "scales of inputs and of the KV cache"
+                                : cache         ? "scales of the KV cache"
+                                : inputs        ? "scales of inputs"
+                                                : "roundings";
+  if ((cache || inputs) && c.longest > 0 && as.length > c.longest) {
+    found.push_back(
+        {Severity::note, "calibration_length", "config.json",
+         fmt::format("its {} were measured on {} samples of at most {} tokens, and sequences of up "
+                     "to {} are served",
+                     what, c.samples, c.longest, as.length),
+         fmt::format(
+             "later positions may exceed what was seen and saturate: calibrate with "
+             "`octet calibrate --window {}` on long texts, or serve with --max-model-len {}",
+             as.length, c.longest)});
+  }
+  if ((cache || inputs || c.rounding) && c.rope && !model::same_rotation(*c.rope, as.rope)) {
+    found.push_back({Severity::note, "calibration_rope", "config.json",
+                     fmt::format("its {} were measured under RoPE {}, and RoPE {} is served", what,
+                                 to_string(*c.rope), to_string(as.rope)),
+                     "keys turn otherwise than those that were measured: serve it without the "
+                     "change (--rope-scaling, --rope-theta, --hf-overrides, --max-model-len), or "
+                     "calibrate and quantize the 16-bit checkpoint under the RoPE that is served"});
+  }
+  return found;
+}
+
+std::vector<Finding> diagnose_twin(const model::ModelConfig& checkpoint,
+                                   const model::ModelConfig& twin) {
+  if (model::same_rotation(checkpoint.rope, twin.rope)) return {};
+  return {{Severity::wrong, "twin_rope", "config.json",
+           fmt::format("RoPE {}; the 16-bit checkpoint has RoPE {}", to_string(checkpoint.rope),
+                       to_string(twin.rope)),
+           "what it answers differs from the model that it was made from: take the RoPE members "
+           "of that one's config.json, or make sure that the change is meant"}};
 }
 
 }  // namespace octet::offline

@@ -10,6 +10,7 @@
 
 #include "model/config.h"
 #include "model/model.h"
+#include "model/recorded_calibration.h"
 #include "offline/scan.h"
 
 namespace octet::offline {
@@ -40,7 +41,10 @@ bool is_scale(std::string_view name);
 // nonfinite     wrong     NaN or infinities in any tensor
 // scale_range   wrong     a scale of weights, inputs or the KV cache below FP32's normal numbers,
 //                         or so large that 448 times it is infinite
-// scale_ones    note      every weight scale is 1: a cast, not a quantization
+// scale_ones    note      every weight scale is 1, or each of one module: a cast, not a
+// quantization scale_apart   note      a module's scales are 100 times those of the same linear in
+// other layers,
+//                         or less than a hundredth of them
 // saturated     note      more than 1 in 1000 codes of a weight are the largest, beyond those that
 //                         every cell has: its scales were too small
 // ignore_list   wrong     a router in 8 bits: small errors change which experts are chosen
@@ -55,5 +59,27 @@ bool is_scale(std::string_view name);
 std::vector<Finding> diagnose(const model::ModelConfig& config, const model::Model& model,
                               std::span<const ScannedTensor> tensors,
                               std::optional<int64_t> max_length);
+
+// How a checkpoint is served, as far as its calibration has a say in it.
+struct ServedAs {
+  model::RopeConfig rope;   // with all overrides; of its own length
+  int64_t length = 0;       // the longest sequence, in tokens
+  bool fp8_inputs = false;  // linears quantize their inputs
+  bool e4m3_cache = false;  // stored scales of the KV cache hold
+};
+
+// What config.json records of its calibration, against what is served.
+//
+// check               severity  when
+// calibration_length  note      sequences may be longer than any sample, and fixed scales are in
+// use calibration_rope    note      positions turn otherwise than on the calibration data
+std::vector<Finding> diagnose_calibration(const model::RecordedCalibration& calibration,
+                                          const ServedAs& as);
+
+// twin_rope           wrong     the checkpoint's positions turn otherwise than those of the 16-bit
+// one
+//                               that it was made from; both as config.json has them
+std::vector<Finding> diagnose_twin(const model::ModelConfig& checkpoint,
+                                   const model::ModelConfig& twin);
 
 }  // namespace octet::offline

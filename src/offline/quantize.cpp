@@ -302,6 +302,21 @@ void record(const model::RecordedArithmetic& recorded, OrderedJson& config) {
   if (!recorded.kv_cache_dtype.empty()) config["octet"]["kv_cache_dtype"] = recorded.kv_cache_dtype;
 }
 
+// What was measured on data, and on which; null where nothing was. What the source says of its own
+// is of other scales than these.
+OrderedJson calibration_record(const QuantizeOptions& options,
+                               const std::vector<model::PendingTensor>& calibrated) {
+  const auto any = [&](std::string_view suffix) {
+    return std::ranges::any_of(calibrated,
+                               [&](const auto& tensor) { return tensor.name.ends_with(suffix); });
+  };
+  std::vector<std::string> measured;
+  if (any(".k_scale")) measured.emplace_back("kv_cache");
+  if (any(".input_scale")) measured.emplace_back("inputs");
+  if (measured.empty()) return options.rounded_on;
+  return record_of(*options.calibration, measured);
+}
+
 // What is recorded is read back at once, before there is any work.
 void check_recorded(const QuantizeOptions& options) {
   OrderedJson config = read_config_json(options.source);
@@ -364,6 +379,11 @@ QuantizeReport quantize_checkpoint(const QuantizeOptions& options,
   OrderedJson new_config = read_config_json(options.source);
   new_config["quantization_config"] = quant;
   record(options.recorded, new_config);
+  if (new_config.contains("octet")) new_config["octet"].erase("calibration");
+  if (const OrderedJson data = calibration_record(options, calibrated); !data.is_null()) {
+    new_config["octet"]["calibration"] = data;
+  }
+  model::parse_config(dump_json(new_config), "the new config.json");
   write_companions(options.source, new_config, directory.path());
   directory.commit();
 

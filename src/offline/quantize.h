@@ -33,6 +33,8 @@ struct QuantizeOptions {
   // the cache chooses its scales as it grows, and a scheme with fixed ones is refused.
   const Calibration* calibration = nullptr;
   ScaleChoice scales;
+  // The data of `inputs`, to be recorded where `calibration` gives nothing; null: not known.
+  OrderedJson rounded_on;
   // Written into config.json, for whoever opens it without flags of his own.
   model::RecordedArithmetic recorded;
 };

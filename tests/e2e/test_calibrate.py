@@ -133,12 +133,69 @@ class Calibrate(unittest.TestCase):
             self.assertIn("--calibration-file", log)
             self.assertFalse(out.exists())
 
+    def config(self, model):
+        return json.loads((pathlib.Path(model) / "config.json").read_text())
+
+    def findings(self, model, *flags):
+        _, out, log = harness.run("inspect", model, "--no-scan", "--json", "-", *flags)
+        self.assertNotEqual(out, "", log)
+        return {f["check"]: (f["severity"], f["what"]) for f in json.loads(out)["findings"]}
+
+    def test_what_was_measured_is_recorded_and_compared_with_what_is_served(self):
+        self.calibrate(self.text)
+        model = self.root / "static"
+        done, _, log = harness.run("quantize", harness.MODEL, "--out", model, "--scheme",
+                                   "fp8_tensor_static", "--calibration-file", self.out)
+        self.assertEqual(done, 0, log)
+        source = self.config(harness.MODEL)
+        record = self.config(model)["octet"]["calibration"]
+        self.assertEqual({key: record[key] for key in ("for", "longest", "samples", "tokens")},
+                         {"for": ["inputs"], "longest": 48, "samples": 5, "tokens": 240})
+        for key, value in record["positions"].items():
+            self.assertEqual(value, source[key])
+
+        self.assertEqual(self.findings(model, "--max-model-len", 48), {})
+        found = self.findings(model)
+        self.assertEqual(list(found), ["calibration_length"])
+        self.assertIn(f"sequences of up to {source['max_position_embeddings']} are served",
+                      found["calibration_length"][1])
+        found = self.findings(model, "--max-model-len", 48, "--rope-theta", 12345)
+        self.assertEqual(list(found), ["calibration_rope"])
+        self.assertIn("base 12345 is served", found["calibration_rope"][1])
+        self.assertEqual(self.findings(model, "--compute", "bf16", "--rope-theta", 12345), {})
+
+        server = harness.Server(model=str(model))
+        self.addCleanup(server.close)
+        self.assertIn("samples of at most 48 tokens, and sequences of up to", server.log())
+
+        changed = {**self.config(model), "rope_theta": 54321}
+        (model / "config.json").write_text(json.dumps(changed))
+        found = self.findings(model, "--max-model-len", 48, "--twin", harness.MODEL)
+        self.assertEqual(found["twin_rope"][0], "wrong")
+        self.assertIn("RoPE", found["twin_rope"][1])
+
+    def test_compensated_rounding_is_recorded_too(self):
+        model = self.root / "compensated"
+        done, _, log = harness.run("quantize", harness.MODEL, "--out", model, "--rounding",
+                                   "compensated", "--calibration", self.write("c.txt", text_of(2500)),
+                                   "--calibration-tokens", 1024)
+        self.assertEqual(done, 0, log)
+        record = self.config(model)["octet"]["calibration"]
+        self.assertEqual((record["for"], record["tokens"]), (["rounding"], 1024))
+        self.assertEqual(self.findings(model), {})
+        self.assertIn("calibration_rope", self.findings(model, "--rope-theta", 12345))
+
     def test_quantize_takes_it_and_refuses_others(self):
         self.calibrate(self.text)
         good = json.loads(self.out.read_text())
+        self.assertEqual((good["longest"], good["positions"]["max_position_embeddings"]),
+                         (48, self.config(harness.MODEL)["max_position_embeddings"]))
         done, _, log = harness.run("quantize", harness.MODEL, "--out", self.root / "ok",
                                    "--calibration-file", self.out)
         self.assertEqual(done, 0, log)
+        # Scales of a latent are chosen token by token, and those of inputs by this scheme: nothing
+        # in the checkpoint comes from the calibration.
+        self.assertNotIn("octet", self.config(self.root / "ok"))
         for change in ({"model_hash": "0" * 16}, {"octet_calibration": 2}, {"inputs": []},
                        {"samples": "5"}, {"caches": None}):
             log = self.refused_by_quantize(self.write("other.json", json.dumps({**good, **change})))

@@ -1,6 +1,7 @@
 """Devices: what doctor says of this machine, and what --device refuses."""
 import json
 import os
+import re
 import tempfile
 import unittest
 
@@ -17,6 +18,9 @@ class Devices(unittest.TestCase):
         report = self.doctor()
         self.assertTrue(report["cpu"]["ok"], report)
         self.assertLess(report["cpu"]["fp8_error"], 2e-3)
+        # Whole models, with other kernels than the reference's: not equal, and nearly so.
+        self.assertGreater(report["cpu"]["model_error"], 0)
+        self.assertLess(report["cpu"]["model_error"], 0.05)
         self.assertGreaterEqual(report["cpu"]["threads"], 1)
         self.assertGreater(report["cpu"]["memory_free"], 0)
         self.assertGreaterEqual(report["cpu"]["numa_nodes"], 1)
@@ -45,6 +49,33 @@ class Devices(unittest.TestCase):
         code, _, log = harness.run("generate", harness.MODEL, "--prompt", "def", "--device", "tpu")
         self.assertEqual(code, 2, log)
         self.assertIn("cpu, cuda, cuda:N", log)
+
+    def test_e5m2_is_warned_of_with_numbers(self):
+        server = harness.Server("--kv-cache-dtype", "fp8_e5m2")
+        self.addCleanup(server.close)
+        found = re.search(r"off by ([\d.]+) % \(([\d.]+) dB\) in E5M2 and by ([\d.]+) % \(([\d.]+) dB\)",
+                          server.log())
+        self.assertIsNotNone(found, server.log())
+        e5m2, e5m2_db, e4m3, e4m3_db = map(float, found.groups())
+        # One bit of mantissa is a factor of two.
+        self.assertAlmostEqual(e5m2 / e4m3, 2, delta=0.3)
+        self.assertAlmostEqual(e5m2, 5.2, delta=1)
+        self.assertAlmostEqual(e4m3_db - e5m2_db, 6, delta=1.5)
+        other = harness.Server()
+        self.addCleanup(other.close)
+        self.assertNotIn("E5M2", other.log())
+
+    def test_linears_are_timed_beside_bf16(self):
+        code, out, log = harness.run("kernels", harness.MODEL, "--compute", "fp8", "--batches", "1,7",
+                                     "--measure", "--json", "-")
+        self.assertEqual(code, 0, out + log)
+        measured = json.loads(out)["measured"]
+        self.assertGreater(len(measured), 4)
+        for row in measured:
+            self.assertGreater(min(row["us"], row["bf16_us"]), 0)
+            self.assertEqual(row["slower"], row["us"] > 1.05 * row["bf16_us"])
+        _, text, _ = harness.run("kernels", harness.MODEL, "--compute", "fp8", "--batches", "1", "--measure")
+        self.assertRegex(text, r"BF16 is faster by more than 5 % in \d+ of \d+")
 
     def test_throughput(self):
         with tempfile.TemporaryDirectory() as folder:

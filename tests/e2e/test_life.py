@@ -59,6 +59,21 @@ class Life(unittest.TestCase):
                 before = resident_mib(server)
         self.assertLess(resident_mib(server) - before, pool / 4)
 
+    def test_what_happens_at_the_start_changes_no_answer(self):
+        """Neither memory that is made resident, nor the kernels' self-test, nor requests of before."""
+        def answer(server):
+            return json.loads(server.request("POST", "/v1/completions", {
+                "model": "octet-demo", "prompt": "def add(a, b):", "max_tokens": 24, "seed": 1,
+                "temperature": 1, "logprobs": 3, "ignore_eos": True})[2])["choices"]
+
+        plain = self.serve("--no-enable-prefix-caching")
+        first = answer(plain)
+        for prompt in ("import os", "class A:", [5] * 700):
+            plain.client().completions.create(model="octet-demo", prompt=prompt, max_tokens=3)
+        self.assertEqual(answer(plain), first)
+        warm = self.serve("--populate-memory", "--no-enable-prefix-caching")
+        self.assertEqual(answer(warm), first)
+
     def test_sigterm_during_streams(self):
         server = self.serve("--shutdown-grace", 1)
         streams = [start_stream(server) for _ in range(3)]

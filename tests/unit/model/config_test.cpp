@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/json.h"
+#include "model/recorded_calibration.h"
 #include "unit/model/configs.h"
 #include "unit/model/support.h"
 
@@ -224,6 +225,80 @@ TEST(Config, WhatItsMakerRecordedOfTheArithmetic) {
               AllOf(HasSubstr("$.octet.atention"), HasSubstr("attention, kv_cache_dtype")));
   EXPECT_THAT(fault({{"attention", "fp8"}, {"kv_cache_dtype", "bf16"}}),
               HasSubstr("FP8 attention reads an FP8 KV cache"));
+}
+
+TEST(Config, WhatItsMakerRecordedOfTheCalibration) {
+  Json json = llama();
+  const test::TempDir dir;
+  const auto read_from = [&](const Json& config) {
+    dir.file("config.json", config.dump());
+    const std::string path = dir.path().string();
+    return read_calibration(path, read_config(path));
+  };
+  EXPECT_FALSE(read_from(json));
+  const Json good = {{"for", {"kv_cache", "rounding"}},
+                     {"longest", 512},
+                     {"samples", 3},
+                     {"tokens", 1000},
+                     {"positions",
+                      {{"max_position_embeddings", 256},
+                       {"rope_parameters",
+                        {{"rope_type", "yarn"},
+                         {"rope_theta", 7000},
+                         {"factor", 4},
+                         {"original_max_position_embeddings", 128}}}}}};
+  json["octet"]["calibration"] = good;
+  const auto read = read_from(json);
+  ASSERT_TRUE(read && read->rope);
+  EXPECT_TRUE(read->kv_cache && read->rounding && !read->inputs);
+  EXPECT_EQ(read->longest, 512);
+  EXPECT_EQ(read->samples, 3);
+  EXPECT_EQ(read->tokens, 1000);
+  EXPECT_EQ(read->rope->kind, RopeConfig::Kind::yarn);
+  EXPECT_EQ(read->rope->theta, 7000);
+  EXPECT_EQ(read->rope->dim, parse(json).rope.dim);
+  EXPECT_EQ(read->rope->length, 512);  // 4 times 128
+  json["octet"]["calibration"].erase("positions");
+  EXPECT_FALSE(read_from(json)->rope);
+
+  const auto fault = [&](const char* key, Json value) {
+    Json calibration = good;
+    calibration[key] = std::move(value);
+    return fault_of(llama(), "octet", {{"calibration", calibration}});
+  };
+  EXPECT_THAT(fault("for", {"weights"}), HasSubstr("kv_cache, inputs, rounding"));
+  EXPECT_THAT(fault("longest", -1), HasSubstr("$.octet.calibration.longest"));
+  EXPECT_THAT(fault("samples", nullptr), HasSubstr("$.octet.calibration.samples"));
+  EXPECT_THAT(fault("window", 3), HasSubstr("$.octet.calibration.window"));
+  EXPECT_THAT(fault("positions", {{"max_position_embeddings", 256}}), HasSubstr("rope_theta"));
+}
+
+TEST(Config, TwoNamesOfTwoModelsAreRefused) {
+  for (const char* type : {"qwen2", "mistral", "deepseek_v3"}) {
+    EXPECT_THAT(fault_of(llama(), "model_type", type),
+                AllOf(HasSubstr("$.model_type"), HasSubstr(type), HasSubstr("LlamaForCausalLM")));
+  }
+  Json json = llama();
+  json["model_type"] = "something_that_computes_like_llama";
+  EXPECT_EQ(parse(json).family, Family::llama);
+  EXPECT_THAT(fault_of(llama(), "architectures", {"UnheardOfForCausalLM"}),
+              AllOf(HasSubstr("UnheardOfForCausalLM"), HasSubstr("LlamaForCausalLM")));
+}
+
+TEST(Config, ALinkToItselfIsSaidToBeOne) {
+  const test::TempDir dir;
+  fs::create_symlink("config.json", dir.path() / "config.json");
+  EXPECT_THAT(error_of([&] { read_config(dir.path().string()); }),
+              AllOf(HasSubstr("config.json cannot be read"), HasSubstr("symbolic links")));
+}
+
+// Layers of different shapes have no place in a configuration of one.
+TEST(Config, HeadsThatDifferByLayerAreRefused) {
+  EXPECT_THAT(fault_of(llama(), "head_dim", {16, 32}),
+              AllOf(HasSubstr("$.head_dim"), HasSubstr("[16,32]")));
+  EXPECT_THAT(fault_of(llama(), "num_key_value_heads", {2, 4}),
+              AllOf(HasSubstr("$.num_key_value_heads"), HasSubstr("[2,4]")));
+  EXPECT_THAT(fault_of(llama(), "num_attention_heads", {4, 2}), HasSubstr("$.num_attention_heads"));
 }
 
 TEST(Config, Types) {

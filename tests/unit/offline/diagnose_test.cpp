@@ -94,6 +94,29 @@ TEST(Diagnose, ScalesOutOfRangeAndAllOnes) {
                                                      "all 14 weight scales are 1")));
 }
 
+// One module among sound ones.
+TEST(Diagnose, ScalesOfOneModuleUnlikeItsNeighbours) {
+  const std::string name = kModule + ".weight_scale";
+  const auto with = [&](float factor, float given) {
+    Json config = Json::parse(kLlama);
+    config["num_hidden_layers"] = 4;
+    const Tiny tiny(config.dump().c_str(), "fp8_channel");
+    const Tensor& scales = tiny.tensors.at(name);
+    for (int64_t i = 0; i < scales.count(); ++i) {
+      float& scale = scales.as<float>()[i];
+      scale = given > 0 ? given : scale * factor;
+    }
+    return findings(tiny);
+  };
+  EXPECT_THAT(with(1, 0), IsEmpty());
+  EXPECT_THAT(with(1, 1),
+              ElementsAre(is_finding(Severity::note, "scale_ones", name, "its 128 scales are 1")));
+  EXPECT_THAT(with(500, 0), ElementsAre(is_finding(Severity::note, "scale_apart", name, "times")));
+  EXPECT_THAT(with(0.002f, 0),
+              ElementsAre(is_finding(Severity::note, "scale_apart", name, "times")));
+  EXPECT_THAT(with(20, 0), IsEmpty());
+}
+
 TEST(Diagnose, WeightsThatWereCutOff) {
   const Tiny tiny(kLlama, "fp8_channel");
   const Tensor& codes = tiny.tensors.at(kModule + ".weight");
@@ -156,6 +179,76 @@ TEST(Diagnose, AContextThatTheTokenizerDoesNotShare) {
   EXPECT_THAT(findings(Tiny(kLlama, "fp8_channel"), 64), IsEmpty());
   EXPECT_THAT(findings(Tiny(kLlama, "fp8_channel"), 32),
               ElementsAre(is_finding(Severity::note, "context", "tokenizer_config.json", "32")));
+}
+
+// --- what is served against what was measured
+// ------------------------------------------------------
+
+std::vector<Finding> served(std::initializer_list<std::string_view> measured, ServedAs as,
+                            const std::string& overrides = {}) {
+  const auto config = [](const std::string& more) {
+    return model::parse_config(kLlama, "tiny", more);
+  };
+  const auto is = [&](std::string_view what) {
+    return std::ranges::find(measured, what) != measured.end();
+  };
+  as.rope = config(overrides).rope;
+  return diagnose_calibration({.kv_cache = is("kv_cache"),
+                               .inputs = is("inputs"),
+                               .rounding = is("rounding"),
+                               .longest = 16,
+                               .samples = 5,
+                               .tokens = 80,
+                               .rope = config("").rope},
+                              as);
+}
+
+TEST(Diagnose, SequencesLongerThanWhatTheScalesWereMeasuredOn) {
+  const ServedAs all{.length = 17, .fp8_inputs = true, .e4m3_cache = true};
+  const auto is_length = [](const std::string& what) {
+    return ElementsAre(is_finding(Severity::note, "calibration_length", "config.json", what));
+  };
+  EXPECT_THAT(
+      served({"kv_cache", "inputs"}, all),
+      is_length("scales of inputs and of the KV cache were measured on 5 samples of at most "
+                "16 tokens, and sequences of up to 17 are served"));
+  EXPECT_THAT(served({"inputs"}, all), is_length("its scales of inputs were"));
+  EXPECT_THAT(served({"kv_cache"}, {.length = 17, .e4m3_cache = true}), is_length("KV cache were"));
+  // Nothing that was measured is in use, or nothing is longer.
+  EXPECT_THAT(served({"kv_cache"}, {.length = 17, .fp8_inputs = true}), IsEmpty());
+  EXPECT_THAT(served({"inputs"}, {.length = 17, .e4m3_cache = true}), IsEmpty());
+  EXPECT_THAT(served({"rounding"}, all), IsEmpty());
+  EXPECT_THAT(
+      served({"kv_cache", "inputs"}, {.length = 16, .fp8_inputs = true, .e4m3_cache = true}),
+      IsEmpty());
+}
+
+TEST(Diagnose, ARopeOtherThanTheOneOfTheCalibration) {
+  const ServedAs as{.length = 16, .fp8_inputs = true, .e4m3_cache = true};
+  const auto is_rope = [](const std::string& what) {
+    return ElementsAre(is_finding(Severity::note, "calibration_rope", "config.json", what));
+  };
+  for (const char* measured : {"kv_cache", "inputs", "rounding"}) {
+    EXPECT_THAT(served({measured}, as), IsEmpty());
+    EXPECT_THAT(served({measured}, as, R"({"rope_theta": 5e5})"), is_rope("base 500000 is served"));
+  }
+  EXPECT_THAT(served({"kv_cache"}, as, R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}})"),
+              is_rope("RoPE yarn x 4"));
+  // Another way to write the same.
+  EXPECT_THAT(
+      served({"kv_cache"}, as, R"({"rope_scaling": {"rope_type": "linear", "factor": 1.0}})"),
+      IsEmpty());
+}
+
+TEST(Diagnose, ATwinWithAnotherRope) {
+  const Tiny tiny(kLlama);
+  const auto config = [&](const std::string& overrides) {
+    return model::parse_config(tiny.config.dump(), "tiny", overrides);
+  };
+  EXPECT_THAT(diagnose_twin(config(""), config("")), IsEmpty());
+  EXPECT_THAT(diagnose_twin(config(""), config(R"({"rope_theta": 1234})")),
+              ElementsAre(is_finding(Severity::wrong, "twin_rope", "config.json",
+                                     "has RoPE default, base 1234")));
 }
 
 // --- the 16-bit twin
