@@ -9,8 +9,8 @@
 namespace octet::cli {
 
 // Error unless a small model of this one's kind has the same logits on `backend` as with the exact
-// kernels of the CPU (engine/self_test.h). Milliseconds. Of a GPU nothing is checked: `octet
-// doctor` does that.
+// kernels of the CPU (engine/self_test.h). A tenth of a second or so. Of a GPU nothing is checked:
+// `octet doctor` does that.
 void check_kernels(const OpenModel& open, const BackendOptions& options, ops::Backend& backend);
 
 // A sentence with the error of K and V (or latents) in E5M2, and in E4M3, over the first tokens

@@ -5,12 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <functional>
+#include <limits>
 #include <string>
 
 #include "backends/cpu/cpu_backend.h"
 #include "backends/probe/forwarding_backend.h"
+#include "model/random_weights.h"
+#include "numerics/half.h"
 #include "numerics/scheme.h"
 #include "unit/base/error_of.h"
 
