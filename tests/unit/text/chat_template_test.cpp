@@ -127,10 +127,10 @@ TEST_F(Chat, AHostileTemplateEndsInAnErrorAndInNothingElse) {
   EXPECT_NE(error_of([&] { chat_of("{{ " + nested + " }}"); }), "no error");
 }
 
-// The limit that was met, in words of Octet's own.
+// The limit that was met, in words of Octet's own. (That of the output is beyond this memory: the
+// suite Sandbox.)
 TEST_F(Chat, WhatATemplateTakesTooMuchOfIsNamed) {
   const std::vector<std::tuple<std::string, std::string, std::string>> cases = {
-      {"output", "{% for i in range(17) %}{{ 'x' * 1000000 }}{% endfor %}", "too much text"},
       {"memory",
        "{% set n = namespace(s='xxxxxxxx') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}"
        "{% endfor %}{{ n.s | length }}",
