@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/sentence.h"
+#include "engine/first_not_finite.h"
 
 namespace octet::engine {
 namespace {
@@ -73,6 +74,18 @@ void check(const GenRequest& request, const EngineOptions& options, int64_t voca
   invariant(how.repetition_penalty > 0 && std::isfinite(how.repetition_penalty) &&
                 std::isfinite(how.presence_penalty) && std::isfinite(how.frequency_penalty),
             "penalties are finite, and repetition's is above 0");
+}
+
+// The error, and where in the model it begins; the error alone where there is no memory to look.
+Error with_place(const Error& error, const model::Model& model, ops::Backend& backend,
+                 std::span<const int32_t> tokens, model::KvType kv) {
+  ErrorParts parts = error.parts();
+  try {
+    parts.where += "; " + first_not_finite(model, backend, tokens, kv);
+  } catch (const Error&) {
+    return error;
+  }
+  return Error(parts);
 }
 
 #ifdef NDEBUG
@@ -372,12 +385,21 @@ void Engine::step() {
     const SliceOutput& slice = output.slices[i];
     if (!slice.no_token && !slice.broken) continue;
     const uint64_t id = plan.slices[i].seq;
-    if (slice.broken) tell_of_model(*slice.broken);
+    std::optional<Error> broken = slice.broken;
+    if (broken) {
+      // As often as the log has a line of it, the place is looked for.
+      const bool news = !told_of_model_ || Clock::now() - *told_of_model_ >= kModelNews;
+      const sched::Sequence* sequence = news ? scheduler_->find(id) : nullptr;
+      if (sequence) {
+        broken = with_place(*broken, model_, backend_, sequence->tokens, options_.kv_type);
+      }
+      tell_of_model(*broken);
+    }
     const Trouble trouble =
-        slice.broken ? Trouble{sentence_of(slice.broken->parts()), true}
-                     : Trouble{
-                           "no token is left to draw: allowed tokens, bad words, the least "
-                           "number of tokens and the form that is asked for exclude all"};
+        broken ? Trouble{sentence_of(broken->parts()), true}
+               : Trouble{
+                     "no token is left to draw: allowed tokens, bad words, the least "
+                     "number of tokens and the form that is asked for exclude all"};
     if (const sched::Sequence* sequence = scheduler_->find(id)) {
       end(id, sequence->output_len(), sched::Finish::error, trouble);
     }

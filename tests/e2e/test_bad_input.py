@@ -179,6 +179,16 @@ class BadInput(unittest.TestCase):
         self.assertIn("inspect MODEL --scan", told[0])
         self.assertTrue(server.healthy_within(5))
 
+    def test_the_part_of_the_model_where_it_begins_is_named(self):
+        model = self.copy(harness.MODEL)
+        put(*self.shard_with(model, "model.layers.3.post_attention_layernorm.weight"), NAN)
+        server = harness.Server(model=model)
+        self.addCleanup(server.close)
+        with self.assertRaises(openai.InternalServerError) as caught:
+            server.client().completions.create(model=server.name(), prompt="a b", max_tokens=2)
+        self.assertIn("model.layers.3.mlp adds, at token 0", caught.exception.body["message"])
+        self.assertIn("model.layers.3.mlp adds", server.log())
+
     def test_a_nan_logit_that_is_not_the_best_is_no_secret(self):
         model = self.copy(harness.MODEL)
         put(*self.shard_with(model, "lm_head.weight"), NAN)  # of token 0, which greedy never takes

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "engine/first_not_finite.h"
 #include "engine/session.h"
 #include "unit/engine/rig.h"
 
@@ -381,6 +382,25 @@ TEST(Engine, LogitsThatAreNaNEndTheirRequestsAlone) {
   EXPECT_EQ(drain(after).tokens, expected);
   EXPECT_EQ(engine.stats().fault, "");
   engine.rethrow_fault();  // nothing
+}
+
+// The part of the model in which the trouble begins, and the token.
+TEST(Engine, TheFirstValueThatIsNotFiniteIsNamed) {
+  const std::pair<const char*, const char*> places[] = {
+      {"model.layers.0.self_attn.o_proj", "model.layers.0.self_attn adds, at token 3"},
+      {"model.layers.1.self_attn.v_proj", "model.layers.1.self_attn adds, at token 3"},
+      {"model.layers.0.mlp.down_proj", "model.layers.0.mlp adds, at token 3"},
+      {"model.layers.1.mlp.up_proj", "model.layers.1.mlp adds, at token 3"}};
+  for (const auto& [module, said] : places) {
+    Rig rig;
+    ASSERT_EQ(rig.model->config().layers, 2) << "of the model of this test";
+    rig.backend.poison_linear(module, 3);
+    EXPECT_THAT(first_not_finite(*rig.model, rig.backend, prompt_of(5), model::KvType::automatic),
+                HasSubstr(said));
+  }
+  Rig rig;
+  EXPECT_THAT(first_not_finite(*rig.model, rig.backend, prompt_of(5), model::KvType::automatic),
+              HasSubstr("5 tokens by themselves give finite numbers"));
 }
 
 // Sinks that take long hold the engine up, and break nothing.

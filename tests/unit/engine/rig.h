@@ -28,6 +28,11 @@ class RiggedBackend final : public probe::ForwardingBackend {
   void break_after(int linears) { until_fault_ = linears; }
   // The embedding of this token is NaN from now on.
   void poison_token(int32_t id) { poisoned_ = id; }
+  // A row of what this linear gives is NaN from now on.
+  void poison_linear(std::string name, int64_t row) {
+    poisoned_linear_ = std::move(name);
+    poisoned_row_ = row;
+  }
   // Steps wait at the gate, after so many more that pass.
   void hold(int passing = 0) {
     const std::scoped_lock lock(mutex_);
@@ -69,16 +74,26 @@ class RiggedBackend final : public probe::ForwardingBackend {
   void linear(const ops::Activation& x, const ops::Linear& w, const Tensor& out) override {
     if (until_fault_ > 0 && --until_fault_ == 0) throw Fault("the device caught fire");
     ForwardingBackend::linear(x, w, out);
+    poison(w, out);
   }
   void linear_group(const ops::Activation& x, std::span<const ops::Linear* const> ws,
                     std::span<const Tensor> outs) override {
     if (until_fault_ > 0 && --until_fault_ == 0) throw Fault("the device caught fire");
     ForwardingBackend::linear_group(x, ws, outs);
+    for (size_t i = 0; i < ws.size(); ++i) poison(*ws[i], outs[i]);
   }
 
  private:
+  void poison(const ops::Linear& w, const Tensor& out) const {
+    if (w.name != poisoned_linear_ || out.rows() <= poisoned_row_) return;
+    const Tensor row = out.slice(poisoned_row_, 1);
+    std::memset(row.data, 0xFF, static_cast<size_t>(row.bytes()));
+  }
+
   std::atomic<int> until_fault_{0};
   std::atomic<int32_t> poisoned_{-1};
+  std::string poisoned_linear_;  // set before the engine starts
+  int64_t poisoned_row_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool open_ = true;
