@@ -32,7 +32,7 @@ constexpr QuantFormat kBlock{Code::e4m3, grids::block128, ScaleType::f32};
 constexpr QuantFormat kGroup{Code::e4m3, grids::group128, ScaleType::f32};
 
 void run_case(const Case& c) {
-  for_each_backend([&](ops::Backend& backend, const std::string& name) {
+  for_each_backend_and_fastest([&](ops::Backend& backend, const std::string& name) {
     Rig rig(backend);
     const Shape shape{c.m, c.k};
     const Floats x = random_values(31, c.m * c.k), d = random_values(32, c.m * c.k, 0.5f);

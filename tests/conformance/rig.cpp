@@ -210,6 +210,18 @@ void for_each_backend(const std::function<void(ops::Backend&, const std::string&
   }
 }
 
+void for_each_backend_and_fastest(
+    const std::function<void(ops::Backend&, const std::string&)>& run) {
+  for_each_backend(run);
+  static std::map<std::string, std::unique_ptr<ops::Backend>> backends;
+  for (const Subject& subject : subjects()) {
+    if (!subject.make_fastest) continue;
+    auto& backend = backends[subject.name];
+    if (!backend) backend = subject.make_fastest();
+    run(*backend, subject.name + " fastest");
+  }
+}
+
 void report(const std::string& op, const std::string& kernel, const std::string& name,
             double share) {
   fmt::print("{:<18} {:<26} {:>9.4f}  {}\n", op, kernel, share, name);

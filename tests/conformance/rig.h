@@ -64,6 +64,9 @@ void for_each_kernel(const std::string& op, const ops::OpDesc& desc,
                      const std::function<void(ops::Backend&, const std::string& kernel)>& run);
 // The same for ops that have one kernel.
 void for_each_backend(const std::function<void(ops::Backend&, const std::string& subject)>& run);
+// And with those that choose what is fastest.
+void for_each_backend_and_fastest(
+    const std::function<void(ops::Backend&, const std::string& subject)>& run);
 
 // Adds a line to the error table, and fails the test if the share exceeds 1.
 void report(const std::string& op, const std::string& kernel, const std::string& name,

@@ -23,6 +23,9 @@ struct Subject {
   // Follows attention_rule.h in how P is rounded: then attention is also held to an oracle that
   // rounds P alike, which is far tighter.
   bool attention_rule = false;
+  // A backend that chooses for each number of rows what is fastest: other kernels, and other bits.
+  // Absent if there is no such difference.
+  std::function<std::unique_ptr<ops::Backend>()> make_fastest;
 };
 inline std::ostream& operator<<(std::ostream& out, const Subject& subject) {
   return out << subject.name;
