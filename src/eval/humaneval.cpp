@@ -17,9 +17,11 @@ std::vector<std::string> humaneval_stops() {
   return {"\nclass", "\ndef", "\n#", "\nif", "\nprint"};
 }
 
-std::string humaneval_program(const HumanEvalTask& task, std::string_view completion) {
-  return task.prompt + std::string(completion) + "\n" + task.test + "\ncheck(" + task.entry_point +
-         ")\n";
+JudgedProgram humaneval_program(const HumanEvalTask& task, std::string_view completion) {
+  return {.known = task.prompt,
+          .answer = task.prompt + std::string(completion) + "\n",
+          .entry = task.entry_point,
+          .test = task.test + "\ncheck(" + task.entry_point + ")\n"};
 }
 
 double pass_at_k(int64_t n, int64_t c, int64_t k) {

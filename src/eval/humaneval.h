@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "eval/dataset.h"
+#include "eval/judged_program.h"
 
 namespace octet::eval {
 
@@ -27,8 +28,8 @@ HumanEvalSet read_humaneval(const std::filesystem::path& path);
 // What ends a completion: the next thing at the outermost level.
 std::vector<std::string> humaneval_stops();
 
-// The completed function with its tests, as a program.
-std::string humaneval_program(const HumanEvalTask& task, std::string_view completion);
+// The completed function, and its tests.
+JudgedProgram humaneval_program(const HumanEvalTask& task, std::string_view completion);
 
 // The probability that of k samples one or more pass, estimated without bias from n samples of
 // which c passed: 1 - C(n - c, k) / C(n, k) (Chen et al., 2021). 0 <= c <= n, 1 <= k <= n.

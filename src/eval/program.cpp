@@ -11,14 +11,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <random>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "eval/seccomp.h"
@@ -30,8 +34,11 @@ using Clock = std::chrono::steady_clock;
 
 // Bytes of what a program says that are kept.
 constexpr size_t kKept = 4096;
-// Where a program says that it is through.
-constexpr int kDone = 3;
+// A program's descriptors: its source, nothing, what it complains of; where it says that it is
+// through; and of two programs what each reads of the other and writes to it. -1: closed.
+enum Place : size_t { kSource, kNothing, kComplaints, kDone, kRead, kWrite, kPlaces };
+using Descriptors = std::array<int, kPlaces>;
+constexpr Descriptors kClosed = {-1, -1, -1, -1, -1, -1};
 
 // Seconds that Python may take to start, on a busy machine.
 constexpr unsigned kPatience = 30;
@@ -84,13 +91,21 @@ bool limit(int what, rlim_t most) {
 }
 
 // In the child, between fork and exec: async-signal-safe calls alone.
-[[noreturn]] void become(const char* python, int in, int done, int err, pid_t parent,
+[[noreturn]] void become(const char* python, Descriptors fds, pid_t parent,
                          const ProgramLimits& limits) {
-  // Out of the way first: a descriptor may be one of 0 to 3 already.
-  const int null = fcntl(open("/dev/null", O_WRONLY), F_DUPFD, 10);
-  for (int* fd : {&in, &done, &err}) *fd = fcntl(*fd, F_DUPFD, 10);
-  if (dup2(in, 0) < 0 || dup2(err, 2) < 0 || dup2(done, kDone) < 0 || dup2(null, 1) < 0) {
-    _exit(kCannotStart);
+  // Out of the way first: a descriptor may be one of the places already.
+  fds[kNothing] = open("/dev/null", O_WRONLY);
+  if (fds[kNothing] < 0) _exit(kCannotStart);
+  for (int& fd : fds) {
+    if (fd >= 0 && (fd = fcntl(fd, F_DUPFD, 10)) < 0) _exit(kCannotStart);
+  }
+  for (size_t i = 0; i < kPlaces; ++i) {
+    const int place = static_cast<int>(i);
+    if (fds[i] < 0) {
+      close(place);
+    } else if (dup2(fds[i], place) < 0) {
+      _exit(kCannotStart);
+    }
   }
   setsid();
   // However octet ends, this does not outlive it.
@@ -99,7 +114,7 @@ bool limit(int what, rlim_t most) {
   for (int capability = 0; capability < 64; ++capability) prctl(PR_CAPBSET_DROP, capability);
   signal(SIGPIPE, SIG_DFL);
   const auto seconds = static_cast<rlim_t>(std::ceil(limits.seconds));
-  const bool bounded = close_range(kDone + 1, ~0U, 0) == 0 && chdir("/") == 0 &&
+  const bool bounded = close_range(kPlaces, ~0U, 0) == 0 && chdir("/") == 0 &&
                        limit(RLIMIT_CPU, seconds + 1) && limit(RLIMIT_FSIZE, 0) &&
                        limit(RLIMIT_AS, static_cast<rlim_t>(limits.memory_bytes)) &&
                        limit(RLIMIT_CORE, 0) && limit(RLIMIT_NOFILE, 32) && enter_seccomp();
@@ -154,6 +169,103 @@ std::string interpreter_of(const std::string& python) {
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? path : "";
+}
+
+// A program in a process of its own, from its start to its end.
+class Process {
+ public:
+  // Of `fds` the source and the complaints are its own to fill.
+  Process(const std::string& python, std::string_view source, Descriptors fds,
+          const ProgramLimits& limits) {
+    const Fd program(file_of(source));
+    fds[kSource] = program.get();
+    fds[kComplaints] = complaints_.write->get();
+    const pid_t parent = getpid();
+    child_ = fork();
+    if (child_ < 0) throw Fault(fmt::format("no process for a program: {}", strerror(errno)));
+    if (child_ == 0) become(python.c_str(), fds, parent, limits);
+    complaints_.write->close();
+    ended_ = std::make_unique<Fd>(static_cast<int>(syscall(SYS_pidfd_open, child_, 0)));
+  }
+  ~Process() {
+    if (!status_) end();
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  // Readable when it has ended; its ends of the pipes may be closed long before.
+  int ended() const { return ended_->get(); }
+  int complaints() const { return complaints_.read->get(); }
+  // Kills it if it runs still.
+  void end() {
+    kill(child_, SIGKILL);
+    wait();
+  }
+  int wait() {
+    if (status_) return *status_;
+    int status = 0;
+    while (waitpid(child_, &status, 0) < 0 && errno == EINTR) {
+    }
+    status_ = status;
+    return status;
+  }
+
+ private:
+  Pipe complaints_;
+  pid_t child_ = -1;
+  std::unique_ptr<Fd> ended_;
+  std::optional<int> status_;
+};
+
+// The last of what a pipe brought.
+struct Heard {
+  int fd;  // -1: it was closed
+  std::string text;
+};
+
+// Reads `from` until `process` has ended; false if the deadline came first.
+bool listen_until_end(const Process& process, std::span<Heard> from, Clock::time_point deadline) {
+  std::vector<pollfd> fds{{process.ended(), POLLIN, 0}};
+  for (const Heard& heard : from) fds.push_back({heard.fd, POLLIN, 0});
+  while (fds[0].revents == 0) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    if (left <= 0) return false;
+    if (poll(fds.data(), fds.size(), static_cast<int>(left)) <= 0) continue;
+    for (size_t i = 0; i < from.size(); ++i) {
+      pollfd& fd = fds[i + 1];
+      if (fd.revents != 0 && !drain(fd.fd, from[i].text, kKept)) fd.fd = from[i].fd = -1;
+    }
+  }
+  return true;
+}
+
+// What is left of a process that has ended: it had no children that could hold a pipe open.
+void hear_out(Heard& heard) {
+  while (heard.fd >= 0 && drain(heard.fd, heard.text, kKept)) {
+  }
+}
+
+Clock::time_point deadline_of(const ProgramLimits& limits) {
+  return Clock::now() +
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limits.seconds));
+}
+
+// The end of a program that did not pass.
+ProgramResult failure_of(int status, bool late, const std::string& complaints) {
+  if (late || (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU)) {
+    return {ProgramEnd::out_of_time, last_line(complaints)};
+  }
+  if (WIFSIGNALED(status)) return {ProgramEnd::killed, strsignal(WTERMSIG(status))};
+  if (WEXITSTATUS(status) == kCannotLimit) return {.message = "its limits cannot be set"};
+  if (WEXITSTATUS(status) == kCannotStart) return {.message = "it does not start"};
+  return {.message = last_line(complaints)};
+}
+
+// `source`, and what it does last of all: write `word`, which it cannot have known when it was
+// written.
+std::string with_word(std::string_view source, std::string_view word) {
+  return fmt::format("{}\nimport os as _os\n_os.write({}, b'{}')\n", source, int{kDone}, word);
 }
 
 // Prints what a program could do and must not.
@@ -212,58 +324,51 @@ ProgramRunner::ProgramRunner(const std::string& python, const ProgramLimits& lim
 }
 
 ProgramResult ProgramRunner::run(std::string_view source, const ProgramLimits& limits) const {
-  // Written last of all, by what the program cannot have known when it was written.
   const std::string word = random_word();
-  const Fd program(
-      file_of(fmt::format("{}\nimport os as _os\n_os.write({}, b'{}')\n", source, kDone, word)));
-  Pipe done, err;
-  const pid_t parent = getpid(), child = fork();
-  if (child < 0) throw Fault(fmt::format("no process for a program: {}", strerror(errno)));
-  if (child == 0) {
-    become(python_.c_str(), program.get(), done.write->get(), err.write->get(), parent, limits);
-  }
+  Pipe done;
+  Descriptors fds = kClosed;
+  fds[kDone] = done.write->get();
+  Process program(python_, with_word(source, word), fds, limits);
   done.write->close();
-  err.write->close();
-  // Readable when the child has ended; its ends of the pipes may be closed long before.
-  const Fd ended(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
-  std::string said, complained;
-  pollfd fds[] = {
-      {done.read->get(), POLLIN, 0}, {err.read->get(), POLLIN, 0}, {ended.get(), POLLIN, 0}};
-  std::string* const texts[] = {&said, &complained};
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                           std::chrono::duration<double>(limits.seconds));
-  bool late = false;
-  while (fds[2].revents == 0 && !late) {
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    late = left <= 0;
-    if (late || poll(fds, 3, static_cast<int>(left)) <= 0) continue;
-    for (int i = 0; i < 2; ++i) {
-      if (fds[i].revents != 0 && !drain(fds[i].fd, *texts[i], kKept)) fds[i].fd = -1;
-    }
+  Heard heard[] = {{done.read->get(), ""}, {program.complaints(), ""}};
+  const bool late = !listen_until_end(program, heard, deadline_of(limits));
+  if (late) program.end();
+  for (Heard& one : heard) hear_out(one);
+  const int status = program.wait();
+  if (status == 0 && heard[0].text == word) return {ProgramEnd::passed, last_line(heard[1].text)};
+  return failure_of(status, late, heard[1].text);
+}
+
+ProgramResult ProgramRunner::run(const JudgedProgram& judged) const {
+  const std::string word = random_word();
+  Pipe done, calls, answers;
+  Descriptors of_checker = kClosed, of_subject = kClosed;
+  of_checker[kDone] = done.write->get();
+  of_checker[kRead] = answers.read->get();
+  of_checker[kWrite] = calls.write->get();
+  of_subject[kRead] = calls.read->get();
+  of_subject[kWrite] = answers.write->get();
+  Process subject(python_, subject_source(judged), of_subject, limits_);
+  Process checker(python_, with_word(checker_source(judged), word), of_checker, limits_);
+  // Who waits for the other must see its end.
+  for (Pipe* pipe : {&done, &calls, &answers}) pipe->write->close();
+  for (Pipe* pipe : {&calls, &answers}) pipe->read->close();
+  Heard heard[] = {{done.read->get(), ""}, {checker.complaints(), ""}, {subject.complaints(), ""}};
+  const auto deadline = deadline_of(limits_);
+  bool late = !listen_until_end(checker, heard, deadline);
+  if (late) checker.end();
+  hear_out(heard[0]);
+  hear_out(heard[1]);
+  if (checker.wait() == 0 && heard[0].text == word) {
+    return {ProgramEnd::passed, last_line(heard[1].text)};
   }
-  if (late) kill(child, SIGKILL);
-  // It had no children that could hold a pipe open.
-  for (int i = 0; i < 2; ++i) {
-    while (fds[i].fd >= 0 && drain(fds[i].fd, *texts[i], kKept)) {
-    }
-  }
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  ProgramResult result{.message = last_line(complained)};
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && said == word) {
-    result.end = ProgramEnd::passed;
-  } else if (late || (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU)) {
-    result.end = ProgramEnd::out_of_time;
-  } else if (WIFSIGNALED(status)) {
-    result = {ProgramEnd::killed, strsignal(WTERMSIG(status))};
-  } else if (WEXITSTATUS(status) == kCannotLimit) {
-    result.message = "its limits cannot be set";
-  } else if (WEXITSTATUS(status) == kCannotStart) {
-    result.message = "it does not start";
-  }
-  return result;
+  // The checker ended because the subject did, or the subject sees now that nobody asks any more.
+  late = late || !listen_until_end(subject, std::span(heard).subspan(2), deadline);
+  if (late) subject.end();
+  hear_out(heard[2]);
+  const int status = subject.wait();
+  if (late || status != 0) return failure_of(status, late, heard[2].text);
+  return failure_of(checker.wait(), false, heard[1].text);
 }
 
 }  // namespace octet::eval

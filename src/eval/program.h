@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "eval/judged_program.h"
+
 namespace octet::eval {
 
 struct ProgramLimits {
@@ -28,7 +30,7 @@ std::string_view name_of(ProgramEnd end);
 
 struct ProgramResult {
   ProgramEnd end = ProgramEnd::failed;
-  std::string message;  // the last line of stderr: "AssertionError", ...
+  std::string message;  // the last line of stderr: "AssertionError", ...; of two, of who failed
 };
 
 class ProgramRunner {
@@ -41,6 +43,9 @@ class ProgramRunner {
   // Runs `source` to its end; it reads nothing from stdin and finds no environment. From any
   // thread.
   ProgramResult run(std::string_view source) const { return run(source, limits_); }
+  // Runs a function and its test, each in such a process; both together within the limit of time.
+  // Passed: the test ran to its end, which only the test's own process can say. From any thread.
+  ProgramResult run(const JudgedProgram& program) const;
 
  private:
   ProgramResult run(std::string_view source, const ProgramLimits& limits) const;

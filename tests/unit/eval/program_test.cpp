@@ -16,6 +16,7 @@ namespace {
 
 using test::error_of;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Program : public ::testing::Test {
  protected:
@@ -131,6 +132,84 @@ TEST_F(Program, HasNoRightsOfRoot) {
                      "assert int(lines['CapEff'], 16) == 0")
                 .end,
             ProgramEnd::passed);
+}
+
+// The function `f` by its body, judged by what `test` asserts.
+JudgedProgram judged(const std::string& body, const std::string& test) {
+  const std::string known =
+      "from typing import List\n\ndef twice(x):\n    return 2 * x\n\ndef f(x):\n    "
+      "\"\"\"A.\"\"\"\n";
+  return {.known = known, .answer = known + body + "\n", .entry = "f", .test = test};
+}
+
+TEST_F(Program, AFunctionIsJudgedByItsTest) {
+  const auto run = [&](const std::string& body, const std::string& test) {
+    return runner_.run(judged(body, test));
+  };
+  const std::string test =
+      "assert f(3) == twice(3)\nassert f([1]) == [1, 1]\nassert f('ab') == 'abab'";
+  EXPECT_EQ(run("    return 2 * x", test).end, ProgramEnd::passed);
+  EXPECT_EQ(run("    print(x)\n    return twice(x)", test).end, ProgramEnd::passed);
+  const ProgramResult wrong = run("    return x", test);
+  EXPECT_EQ(wrong.end, ProgramEnd::failed);
+  EXPECT_EQ(wrong.message, "AssertionError");
+  EXPECT_EQ(run("    return x / 0", test).message, "ZeroDivisionError: division by zero");
+  EXPECT_EQ(run("    return x /", test).message, "SyntaxError: invalid syntax");
+  EXPECT_EQ(run("    exit(0)", test).message, "EOFError: the other program has ended");
+  EXPECT_EQ(run("    import os; os.abort()", test).end, ProgramEnd::killed);
+  EXPECT_EQ(run("    raise KeyError(x)",
+                "try:\n    f(1)\nexcept KeyError:\n    pass\nelse:\n    assert False")
+                .end,
+            ProgramEnd::passed);
+  EXPECT_EQ(hurried_.run(judged("    while True: pass", test)).end, ProgramEnd::out_of_time);
+  // Values as they are, with their types.
+  for (const char* value : {"None", "True", "(1, [2.5, 'x'], {3: {4}})", "-0.0", "1j", "10**400",
+                            "b'x'", "float('inf')", "[[]]", "'\\ud800'"}) {
+    const ProgramResult same = run(
+        "    return x", fmt::format("v = {}\nassert f(v) == v and type(f(v)) is type(v)", value));
+    EXPECT_EQ(same.end, ProgramEnd::passed) << value << ": " << same.message;
+  }
+  EXPECT_EQ(run("    from collections import Counter\n    return Counter(x)",
+                "assert f('aab') == {'a': 2, 'b': 1}")
+                .end,
+            ProgramEnd::passed);
+}
+
+// What a model wrote has neither the word nor a way to where it would have to be said.
+TEST_F(Program, AFunctionCannotSayThatItPassed) {
+  const std::string test = "assert f(3) == 12345";
+  for (const char* body : {
+           // It answers with what is equal to everything.
+           "    class Any:\n        def __eq__(self, other): return True\n    return Any()",
+           "    class Any(int):\n        def __eq__(self, other): return True\n    return Any()",
+           // It looks for the word where the source of a program is, and says it everywhere.
+           "    import os\n    for fd in range(32):\n        try: os.write(fd, b'done')\n        "
+           "except OSError: pass",
+           "    import os, sys\n    frame = sys._getframe()\n    words = set()\n"
+           "    while frame:\n        words |= {str(c) for c in frame.f_code.co_consts}\n        "
+           "frame = frame.f_back\n"
+           "    assert not any('done-' in word for word in words), 'found'\n    os._exit(0)",
+           "    import os; os._exit(0)",
+           "    import sys; sys.exit(0)",
+           "    raise SystemExit",
+           // A message that runs code where it is read.
+           "    class Evil:\n        def __reduce__(self): import os; return (os._exit, (0,))\n    "
+           "return Evil()",
+           "    class Evil:\n        def __reduce__(self): return (exec, ('import sys; "
+           "sys.exit(0)',))\n    return Evil()",
+           "    import builtins\n    builtins.AssertionError = Exception\n    globals()['check'] = "
+           "print",
+       }) {
+    const ProgramResult result = runner_.run(judged(body, test));
+    EXPECT_EQ(result.end, ProgramEnd::failed) << body;
+    EXPECT_THAT(result.message, Not(HasSubstr("found")));
+  }
+  // All that it does to the checker by what it answers, while it lives.
+  const ProgramResult forged =
+      runner_.run(judged("    import os, pickle\n    data = pickle.dumps((None, 12345), 4)\n"
+                         "    os.write(5, len(data).to_bytes(8, 'little') + data)\n    os._exit(0)",
+                         "assert f(3) == 12345\nassert f(4) == 0"));
+  EXPECT_EQ(forged.end, ProgramEnd::failed);
 }
 
 TEST(ProgramRunner, NoPythonIsAnError) {

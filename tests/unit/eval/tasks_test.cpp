@@ -142,8 +142,11 @@ TEST(HumanEval, AGzippedFileIsUnpacked) {
   gzclose(file);
   const HumanEvalSet set = read_humaneval(path);
   ASSERT_EQ(set.tasks.size(), 1u);
-  EXPECT_EQ(humaneval_program(set.tasks[0], "    return 1"),
-            "def f():\n    return 1\ndef check(f): pass\ncheck(f)\n");
+  const JudgedProgram program = humaneval_program(set.tasks[0], "    return 1");
+  EXPECT_EQ(program.known, "def f():\n");
+  EXPECT_EQ(program.answer, "def f():\n    return 1\n");
+  EXPECT_EQ(program.entry, "f");
+  EXPECT_EQ(program.test, "def check(f): pass\ncheck(f)\n");
   const std::string whole = test::slurp(path);
   dir.file("cut.gz", whole.substr(0, whole.size() / 2));
   EXPECT_THAT(error_of([&] { read_humaneval(dir / "cut.gz"); }), HasSubstr("damaged"));
