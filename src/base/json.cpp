@@ -251,6 +251,22 @@ std::optional<JsonView> JsonView::find(std::string_view key) const {
   return has(key) ? std::optional<JsonView>(at(key)) : std::nullopt;
 }
 
+std::vector<JsonView> JsonView::elements(std::string_view key) const {
+  const Json& array = member(key);
+  if (!array.is_array()) refuse(key, "a field has the wrong type", "an array of objects");
+  std::vector<JsonView> views;
+  for (size_t i = 0; i < array.size(); ++i) {
+    if (!array[i].is_object()) {
+      throw Error({.what = "an element of an array has the wrong type",
+                   .where = fmt::format("{}, {}[{}]", file_, path_of(key), i),
+                   .value = excerpt(array[i]),
+                   .accepted = "an object"});
+    }
+    views.push_back({array[i], file_, fmt::format("{}[{}]", path_of(key), i)});
+  }
+  return views;
+}
+
 template <class T>
 T JsonView::get(std::string_view key) const {
   T out{};
@@ -271,6 +287,14 @@ template std::vector<int64_t> JsonView::get(std::string_view) const;
 template std::vector<float> JsonView::get(std::string_view) const;
 template std::vector<double> JsonView::get(std::string_view) const;
 template std::vector<std::string> JsonView::get(std::string_view) const;
+
+double JsonView::number(std::string_view key, double least, double most) const {
+  const auto value = get<double>(key);
+  if (value < least || value > most) {
+    refuse(key, "a field is out of range", fmt::format("{} to {}", least, most));
+  }
+  return value;
+}
 
 int64_t JsonView::integer(std::string_view key, int64_t least, int64_t most) const {
   const auto value = get<int64_t>(key);

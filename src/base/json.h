@@ -59,6 +59,9 @@ class JsonView {
   // The member `key`; Error if it is absent or null (at), or not an object.
   JsonView at(std::string_view key) const;
   std::optional<JsonView> find(std::string_view key) const;
+  // The elements of the array `key`, "$.parts[3]"; Error if it is absent, no array, or one of them
+  // is no object.
+  std::vector<JsonView> elements(std::string_view key) const;
 
   // A member as T: bool, int, int64_t, float, double, std::string, or a vector of one of them.
   // Integers may be written 8192.0 and must fit; NaN and infinity do not exist in JSON. Error if
@@ -74,6 +77,8 @@ class JsonView {
     return has(key) ? std::optional<T>(get<T>(key)) : std::nullopt;
   }
 
+  // A number in [least, most].
+  double number(std::string_view key, double least, double most) const;
   // An integer in [least, most].
   int64_t integer(std::string_view key, int64_t least, int64_t most) const;
   int64_t integer(std::string_view key, int64_t least, int64_t most, int64_t fallback) const {

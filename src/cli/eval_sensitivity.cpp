@@ -44,7 +44,7 @@ void print_table(const Sensitivity& s) {
       what_of(s));
   for (const MeasuredPart& m : s.parts) {
     text += fmt::format(
-        "  {:.6f} {:.6f}  {:>10}   {:>8.2f} %  {:>9}  {}\n", m.fidelity.kl, m.fidelity.kl_error,
+        "  {:.6f} {:>8}  {:>10}   {:>8.2f} %  {:>9}  {}\n", m.fidelity.kl, error_of(m.fidelity, 6),
         increase_of(m.fidelity.perplexity, s.perplexity), 100 * m.fidelity.top1,
         show_bytes(static_cast<double>(m.part.bytes - m.part.bytes_low)), m.part.name);
   }
@@ -94,8 +94,7 @@ std::string plot_of(const Sensitivity& s) {
 std::string html_of(const Sensitivity& s) {
   std::vector<std::vector<std::string>> rows;
   for (const MeasuredPart& m : s.parts) {
-    rows.push_back({m.part.name, fmt::format("{:.6f}", m.fidelity.kl),
-                    fmt::format("{:.6f}", m.fidelity.kl_error),
+    rows.push_back({m.part.name, fmt::format("{:.6f}", m.fidelity.kl), error_of(m.fidelity, 6),
                     increase_of(m.fidelity.perplexity, s.perplexity),
                     fmt::format("{:.2f} %", 100 * m.fidelity.top1),
                     show_bytes(static_cast<double>(m.part.bytes - m.part.bytes_low)),
@@ -153,9 +152,7 @@ int run_eval_sensitivity(Args args) {
             {.choices = {"fp32", "bf16"}});
   add_backend_rows(table, o.device);
   table.group("Output");
-  table.add("--resume", &o.resume,
-            "keep figures in this file (JSON lines), and take those that are there already",
-            {.metavar = "FILE"});
+  add_resume_row(table, &o.resume);
   add_json_row(table, &json);
   table.add("--html", &html, "write a report as one page", {.metavar = "FILE", .written = true});
   if (table.parse(args) == OptionTable::Outcome::done) return print(table.output()), 0;

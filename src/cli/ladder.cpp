@@ -9,13 +9,15 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/progress.h"
 #include "cli/bench_common.h"
+#include "cli/fingerprint.h"
 #include "cli/output.h"
 #include "cli/paired.h"
 #include "cli/sensitivity.h"
 #include "cli/verbs.h"
-#include "cli/watched_work.h"
 #include "engine/capacity.h"
+#include "eval/item_log.h"
 #include "numerics/scheme.h"
 #include "page/page.h"
 #include "page/plot.h"
@@ -28,7 +30,7 @@ struct LadderOptions {
   DrawnText text;
   BackendOptions device;
   int64_t prompt_len = 512, output_len = 64, repeats = 3, chunk = 512;
-  std::string json, html;
+  std::string resume, json, html;
 };
 
 // A rung is the one before it with one switch more.
@@ -49,6 +51,7 @@ struct Climbed {
 
 std::vector<Rung> rungs_of(const LadderOptions& o) {
   const LinearFormat full = scheme_named(o.scheme).format;
+  const char* const codes = is_fp8(full.weight->code) ? "FP8" : "INT8";
   Rung rung{.name = "BF16"};
   std::vector<Rung> rungs{rung};
   const auto add = [&](std::string name) {
@@ -58,10 +61,10 @@ std::vector<Rung> rungs_of(const LadderOptions& o) {
   rung.cache = model::parse_kv_type(o.kv_cache_dtype);
   add("+ FP8 KV cache");
   rung.linear.weight = full.weight;
-  add("+ FP8 weights");
+  add(fmt::format("+ {} weights", codes));
   if (full.input) {
     rung.linear = full;
-    add("+ FP8 activations");
+    add(fmt::format("+ {} activations", codes));
     rung.fp8_attention = true;
     add("+ FP8 attention");
   }
@@ -95,35 +98,100 @@ int64_t weight_bytes(const model::Model& model) {
   return bytes + (config.tied_embeddings ? 0 : config.vocab * config.hidden * 2);
 }
 
+OrderedJson json_of(const Climbed& rung) {
+  OrderedJson json = {{"decode_tokens_per_s", json_of(rung.decode)},
+                      {"prefill_tokens_per_s", json_of(rung.prefill)},
+                      {"ttft_ms", json_of(rung.ttft_ms)},
+                      {"weight_bytes", rung.weight_bytes},
+                      {"cache_bytes_per_token", rung.cache_bytes}};
+  json.update(cli::json_of(rung.fidelity));
+  return json;
+}
+
+Spread read_spread(const JsonView& view) {
+  return {view.get<double>("median"), view.get<double>("min"), view.get<double>("max")};
+}
+
+Climbed read_climbed(std::string name, const JsonView& view) {
+  constexpr int64_t most = int64_t{1} << 50;
+  return {.name = std::move(name),
+          .fidelity = read_fidelity(view),
+          .decode = read_spread(view.at("decode_tokens_per_s")),
+          .prefill = read_spread(view.at("prefill_tokens_per_s")),
+          .ttft_ms = read_spread(view.at("ttft_ms")),
+          .weight_bytes = view.integer("weight_bytes", 0, most),
+          .cache_bytes = view.integer("cache_bytes_per_token", 0, most)};
+}
+
+// Nothing here is half done that a signal must not leave: one ends the process at once, and what
+// was measured is in the file of --resume.
 class Ladder {
  public:
   Ladder(const LadderOptions& o, OpenModel& open)
-      : o_(o), open_(open), pieces_(draw_windows(o.text, open)), threads_(default_thread_count()) {}
+      : o_(o),
+        open_(open),
+        pieces_(draw_windows(o.text, open)),
+        threads_(default_thread_count()),
+        rungs_(rungs_of(o)),
+        progress_("ladder", eval::total_tokens(pieces_) * static_cast<int64_t>(rungs_.size() + 1),
+                  Progress::Unit::tokens) {
+    if (!o.resume.empty()) log_ = eval::ItemLog(o.resume);
+    fingerprint_ = fingerprint_of({.path = o.model}, o.device);
+    input_ = hash_of(pieces_, fmt::format("{};{};{};{};{};{}", o.scheme, o.kv_cache_dtype,
+                                          o.prompt_len, o.output_len, o.repeats, o.chunk));
+  }
 
   std::vector<Climbed> climb() {
     std::vector<Climbed> climbed;
-    const std::vector<Rung> rungs = rungs_of(o_);
-    total_ = static_cast<int64_t>(rungs.size()) + 1;
-    for (const Rung& rung : rungs) climbed.push_back(step(rung));
+    for (const Rung& rung : rungs_) {
+      const eval::ItemKey key{fingerprint_, "ladder", rung.name, input_};
+      if (const Json* kept = log_.find(key)) {
+        climbed.push_back(read_climbed(rung.name, JsonView(*kept, o_.resume)));
+        progress_.advance(eval::total_tokens(pieces_));
+        continue;
+      }
+      climbed.push_back(step(rung));
+      log_.add(key, json_of(climbed.back()));
+    }
     return climbed;
   }
-  int64_t tokens() const { return reference_->tokens(); }
+  int64_t tokens() const { return eval::scored_tokens(pieces_); }
 
  private:
-  Climbed step(const Rung& rung) {
+  // A rung's model, ready to run.
+  struct Standing {
+    std::unique_ptr<ops::Backend> backend;
+    std::unique_ptr<model::Model> model;
+    int64_t length = 0;  // of the sequence that speed is measured on
+  };
+  Standing stand_on(const Rung& rung) {
     BackendOptions device = o_.device;
     device.enforce_eager = !rung.graphs;
-    const auto backend = open_backend(device);
-    const int64_t length = o_.prompt_len + o_.output_len + warm_up_steps(device);
-    const auto model =
-        model::load_model(open_.config(), open_.shared_source(), *backend,
-                          load_options_of(rung, std::max(length, eval::longest(pieces_))));
-    Climbed climbed{.name = rung.name, .weight_bytes = weight_bytes(*model)};
-    climbed.cache_bytes = engine::kv_layout_of(*model, rung.cache, 16).bytes_per_token();
-    const eval::Subject subject{*model, *backend, rung.cache};
-    if (!reference_) reference_.emplace(subject, pieces_, threads_, advance());
-    climbed.fidelity = reference_->measure(subject, advance());
-    measure_speed(*model, *backend, rung, length, climbed);
+    Standing standing{.backend = open_backend(device),
+                      .length = o_.prompt_len + o_.output_len + warm_up_steps(device)};
+    standing.model =
+        model::load_model(open_.config(), open_.shared_source(), *standing.backend,
+                          load_options_of(rung, std::max(standing.length, eval::longest(pieces_))));
+    return standing;
+  }
+
+  // The logits of the first rung, computed when they are first needed.
+  const eval::Reference& reference() {
+    if (!reference_) {
+      const Standing first = stand_on(rungs_.front());
+      reference_.emplace(eval::Subject{*first.model, *first.backend, rungs_.front().cache}, pieces_,
+                         threads_, advance());
+    }
+    return *reference_;
+  }
+
+  Climbed step(const Rung& rung) {
+    reference();
+    const Standing on = stand_on(rung);
+    Climbed climbed{.name = rung.name, .weight_bytes = weight_bytes(*on.model)};
+    climbed.cache_bytes = engine::kv_layout_of(*on.model, rung.cache, 16).bytes_per_token();
+    climbed.fidelity = reference().measure({*on.model, *on.backend, rung.cache}, advance());
+    measure_speed(*on.model, *on.backend, rung, on.length, climbed);
     return climbed;
   }
 
@@ -149,16 +217,18 @@ class Ladder {
   }
 
   eval::Advance advance() {
-    return [this](int64_t tokens) { work_(done_ += tokens, eval::total_tokens(pieces_) * total_); };
+    return [this](int64_t tokens) { progress_.advance(tokens); };
   }
 
   const LadderOptions& o_;
   OpenModel& open_;
-  WatchedWork work_{"ladder", Progress::Unit::tokens};  // before there are threads
   std::vector<eval::Piece> pieces_;
   ThreadPool threads_;
+  std::vector<Rung> rungs_;
+  Progress progress_;
+  eval::ItemLog log_;
+  std::string fingerprint_, input_;
   std::optional<eval::Reference> reference_;
-  int64_t done_ = 0, total_ = 1;
 };
 
 std::vector<std::vector<std::string>> rows_of(const std::vector<Climbed>& rungs) {
@@ -203,18 +273,10 @@ std::string text_of(const std::vector<Climbed>& rungs) {
 OrderedJson json_of(const LadderOptions& o, const std::vector<Climbed>& rungs, int64_t tokens) {
   OrderedJson list = OrderedJson::array();
   for (const Climbed& rung : rungs) {
-    list.push_back(
-        {{"name", rung.name},
-         {"decode_tokens_per_s", json_of(rung.decode)},
-         {"prefill_tokens_per_s", json_of(rung.prefill)},
-         {"ttft_ms", json_of(rung.ttft_ms)},
-         {"weight_bytes", rung.weight_bytes},
-         {"cache_bytes_per_token", rung.cache_bytes},
-         {"perplexity", rung.fidelity.perplexity},
-         {"perplexity_increase", rung.fidelity.perplexity / rungs[0].fidelity.perplexity - 1},
-         {"kl", rung.fidelity.kl},
-         {"kl_error", rung.fidelity.kl_error},
-         {"top1_agreement", rung.fidelity.top1}});
+    OrderedJson one = {{"name", rung.name}};
+    one.update(json_of(rung));
+    one.update(cli::json_of(rung.fidelity, rungs[0].fidelity.perplexity));
+    list.push_back(std::move(one));
   }
   return {{"model", o.model},
           {"scheme", o.scheme},
@@ -291,6 +353,7 @@ int run_ladder(Args args) {
   table.add("--chunk", &o.chunk, "most prompt tokens of one step", {.least = 1});
   add_backend_rows(table, o.device);
   table.group("Output");
+  add_resume_row(table, &o.resume);
   add_json_row(table, &o.json);
   table.add("--html", &o.html, "write a report as one page", {.metavar = "FILE", .written = true});
   if (table.parse(args) == OptionTable::Outcome::done) return print(table.output()), 0;

@@ -6,6 +6,7 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -18,6 +19,9 @@
 
 namespace octet::cli {
 namespace {
+
+// Nats a token; what a file says beyond them was measured on no model.
+constexpr double kMostKl = 1e6, kMostPerplexity = 1e300;
 
 constexpr std::array<std::pair<eval::Part::Kind, const char*>, 5> kKinds = {{
     {eval::Part::Kind::linear, "linear"},
@@ -44,7 +48,8 @@ class Trials {
     pieces_ = draw_windows(o.text, open_);
     if (!o.resume.empty()) log_ = eval::ItemLog(o.resume);
     model_ = fingerprint_of({.path = o.model, .compute = o.compute}, o.device);
-    input_ = hash_of_input();
+    input_ = hash_of(pieces_,
+                     fmt::format("{};{};{};{}", o.scheme, o.kv_cache_dtype, o.by, o.leave_one_out));
     threads_.emplace(default_thread_count());
     backend_ = open_backend(o.device);
     open_.load(*backend_, eval::longest(pieces_));
@@ -83,16 +88,6 @@ class Trials {
     return low;
   }
 
-  std::string hash_of_input() const {
-    Hash64 hash;
-    for (const eval::Piece& piece : pieces_) {
-      hash.add(std::as_bytes(std::span(piece.tokens)));
-      hash.add(";");
-    }
-    hash.add(fmt::format("{};{};{};{}", o_.scheme, o_.kv_cache_dtype, o_.by, o_.leave_one_out));
-    return hash.hex();
-  }
-
   eval::ItemKey key(const std::string& item) const { return {model_, "sensitivity", item, input_}; }
 
   eval::Advance advance() {
@@ -112,7 +107,7 @@ class Trials {
 
   double baseline() {
     if (const Json* kept = log_.find(key("as stored"))) {
-      return JsonView(*kept, "--resume").get<double>("perplexity");
+      return JsonView(*kept, o_.resume).number("perplexity", 1, kMostPerplexity);
     }
     log_.add(key("as stored"), {{"perplexity", reference().perplexity()}});
     return reference().perplexity();
@@ -121,9 +116,7 @@ class Trials {
   eval::Fidelity measure(const std::string& item, const std::vector<const eval::Part*>& low) {
     if (const Json* kept = log_.find(key(item))) {
       advance()(eval::total_tokens(pieces_));
-      const JsonView view(*kept, "--resume");
-      return {view.get<double>("perplexity"), view.get<double>("kl"), view.get<double>("kl_error"),
-              view.get<double>("top1")};
+      return read_fidelity(JsonView(*kept, o_.resume));
     }
     const eval::Trial trial = eval::trial_of(low, formats_, layers_);
     model::LoadOptions load = open_.load_options();
@@ -134,10 +127,7 @@ class Trials {
     const auto model = model::load_model(open_.config(), source, *backend_, load);
     const eval::Fidelity found = reference().measure(
         {.model = *model, .backend = *backend_, .kv_by_layer = trial.kv_by_layer}, advance());
-    log_.add(key(item), {{"perplexity", found.perplexity},
-                         {"kl", found.kl},
-                         {"kl_error", found.kl_error},
-                         {"top1", found.top1}});
+    log_.add(key(item), json_of(found));
     return found;
   }
 
@@ -156,25 +146,24 @@ class Trials {
   int64_t done_ = 0;
 };
 
-OrderedJson json_of(const eval::Fidelity& f, double perplexity) {
-  return {{"kl", f.kl},
-          {"kl_error", f.kl_error},
-          {"perplexity", f.perplexity},
-          {"perplexity_increase", f.perplexity / perplexity - 1},
-          {"top1_agreement", f.top1}};
-}
-
-eval::Fidelity fidelity_of(const JsonView& view) {
-  return {view.get<double>("perplexity"), view.get<double>("kl"), view.get<double>("kl_error"),
-          view.get<double>("top1_agreement")};
-}
-
 eval::Part::Kind kind_of(const JsonView& view) {
   const std::string name = view.get<std::string>("kind");
   for (const auto& [kind, known] : kKinds) {
     if (name == known) return kind;
   }
-  view.refuse("kind", "unknown kind of part", "a file of `octet eval sensitivity --json`");
+  view.refuse("kind", "unknown kind of part", "linear, cache, router, embedding, lm_head");
+}
+
+// A name that a parser of the command line takes, told as a fault of the file.
+template <class Parse>
+std::string known_name(const JsonView& view, std::string_view key, Parse parse) {
+  std::string name = view.get<std::string>(key);
+  try {
+    parse(name);
+  } catch (const Error& error) {
+    view.refuse(key, error.parts().what, error.parts().accepted);
+  }
+  return name;
 }
 
 }  // namespace
@@ -185,6 +174,12 @@ void add_drawn_text_rows(OptionTable& table, DrawnText& o, bool required) {
   table.add("--windows", &o.windows, "of the text, drawn by --seed", {.least = 1});
   table.add("--window", &o.window, "tokens of a window, BOS included", {.least = 2});
   table.add("--seed", &o.seed, "of the windows", {.least = 0});
+}
+
+void add_resume_row(OptionTable& table, std::string* file) {
+  table.add("--resume", file,
+            "keep figures in this file (JSON lines), and take those that are there already",
+            {.metavar = "FILE"});
 }
 
 std::vector<eval::Piece> draw_windows(const DrawnText& o, const OpenModel& open) {
@@ -200,6 +195,16 @@ std::vector<eval::Piece> draw_windows(const DrawnText& o, const OpenModel& open)
   return drawn;
 }
 
+std::string hash_of(std::span<const eval::Piece> pieces, std::string_view how) {
+  Hash64 hash;
+  for (const eval::Piece& piece : pieces) {
+    hash.add(std::as_bytes(std::span(piece.tokens)));
+    hash.add(";");
+  }
+  hash.add(how);
+  return hash.hex();
+}
+
 double Sensitivity::cost(const MeasuredPart& part) const {
   return options.leave_one_out ? everything.kl - part.fidelity.kl : part.fidelity.kl;
 }
@@ -210,6 +215,32 @@ Sensitivity measure_sensitivity(const SensitivityOptions& options) {
 
 std::string increase_of(double perplexity, double base) {
   return fmt::format("{:+.2f} %", 100 * (perplexity / base - 1));
+}
+
+std::string error_of(const eval::Fidelity& fidelity, int digits) {
+  return fidelity.kl_error ? fmt::format("{:.{}f}", *fidelity.kl_error, digits) : "unknown";
+}
+
+OrderedJson json_of(const eval::Fidelity& f) {
+  OrderedJson json = {{"kl", f.kl}, {"kl_error", nullptr}};
+  if (f.kl_error) json["kl_error"] = *f.kl_error;
+  json["perplexity"] = f.perplexity;
+  json["top1_agreement"] = f.top1;
+  return json;
+}
+
+OrderedJson json_of(const eval::Fidelity& f, double base) {
+  OrderedJson json = json_of(f);
+  json["perplexity_increase"] = f.perplexity / base - 1;
+  return json;
+}
+
+eval::Fidelity read_fidelity(const JsonView& view) {
+  eval::Fidelity fidelity{.perplexity = view.number("perplexity", 1, kMostPerplexity),
+                          .kl = view.number("kl", 0, kMostKl),
+                          .top1 = view.number("top1_agreement", 0, 1)};
+  if (view.has("kl_error")) fidelity.kl_error = view.number("kl_error", 0, kMostKl);
+  return fidelity;
 }
 
 OrderedJson json_of(const Sensitivity& s) {
@@ -251,27 +282,27 @@ Sensitivity read_sensitivity(const std::string& path) {
   const JsonView view(json, path);
   Sensitivity s;
   s.options.model = view.get<std::string>("model");
-  s.options.scheme = view.get<std::string>("scheme");
-  s.options.by = view.get<std::string>("by");
+  s.options.scheme =
+      known_name(view, "scheme", [](const std::string& name) { scheme_named(name); });
+  s.options.by = known_name(view, "by", [](const std::string& name) { eval::parse_part_by(name); });
   s.options.leave_one_out = view.get<bool>("leave_one_out");
   s.model_hash = view.get<std::string>("model_hash");
-  s.perplexity = view.get<double>("perplexity");
-  s.tokens = view.get<int64_t>("tokens");
-  s.everything = fidelity_of(view.at("everything"));
-  const auto parts = json.find("parts");
-  if (parts == json.end() || !parts->is_array()) {
-    view.refuse("parts", "there are no parts", "a file of `octet eval sensitivity --json`");
-  }
-  for (const Json& element : *parts) {
-    const JsonView part(element, path);
+  s.perplexity = view.number("perplexity", 1, kMostPerplexity);
+  constexpr int64_t most = int64_t{1} << 50;
+  s.tokens = view.integer("tokens", 1, most);
+  s.everything = read_fidelity(view.at("everything"));
+  std::set<std::pair<eval::Part::Kind, std::string>> names;
+  for (const JsonView& part : view.elements("parts")) {
     s.parts.push_back({{.kind = kind_of(part),
                         .name = part.get<std::string>("name"),
                         .pattern = part.get<std::string>("pattern"),
-                        .layer = part.get<int64_t>("layer"),
-                        .linears = part.get<int64_t>("linears"),
-                        .bytes = part.get<int64_t>("bytes"),
-                        .bytes_low = part.get<int64_t>("bytes_fp8")},
-                       fidelity_of(part)});
+                        .layer = part.integer("layer", -1, most),
+                        .linears = part.integer("linears", 0, most),
+                        .bytes = part.integer("bytes", 0, most),
+                        .bytes_low = part.integer("bytes_fp8", 0, most)},
+                       read_fidelity(part)});
+    if (names.emplace(s.parts.back().part.kind, s.parts.back().part.name).second) continue;
+    part.refuse("name", "a part is there twice", "each part once");
   }
   return s;
 }

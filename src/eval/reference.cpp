@@ -48,9 +48,9 @@ void require_memory(int64_t tokens, int64_t vocab, int64_t free) {
                .fix = "take fewer or shorter windows"});
 }
 
-double standard_error(const std::vector<double>& values) {
+std::optional<double> standard_error(const std::vector<double>& values) {
   const auto n = static_cast<double>(values.size());
-  if (values.size() < 2) return 0;
+  if (values.size() < 2) return std::nullopt;
   const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
   double sum = 0;
   for (const double value : values) sum += (value - mean) * (value - mean);

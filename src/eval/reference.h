@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,9 +15,10 @@ namespace octet::eval {
 // How far a run is from the one that was kept.
 struct Fidelity {
   double perplexity = 0;
-  double kl = 0;        // KL(kept || run), mean over the scored tokens
-  double kl_error = 0;  // of it, the standard error over the pieces; 0 of a single one
-  double top1 = 0;      // share of tokens with the same most likely next one
+  double kl = 0;  // KL(kept || run), mean over the scored tokens
+  // Of kl, the standard error over the pieces; a single one does not tell it.
+  std::optional<double> kl_error;
+  double top1 = 0;  // share of tokens with the same most likely next one
 };
 
 class Reference {

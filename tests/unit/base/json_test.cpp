@@ -82,7 +82,7 @@ class View : public testing::Test {
   const Json json = parse_json(R"({
     "i": 3, "float_i": 8192.0, "half": 0.5, "big": 3000000000, "huge": 18446744073709551615,
     "t": true, "s": "text", "null": null, "list": [1, 2], "mixed": [1, "a"],
-    "sub": {"x": {"y": "deep"}}})",
+    "sub": {"x": {"y": "deep"}}, "objects": [{"a": 1}, {"a": 2}], "odd": [{}, 7]})",
                                "config.json");
   const JsonView view{json, "config.json"};
 };
@@ -98,6 +98,10 @@ TEST_F(View, GivesTypedValues) {
   EXPECT_THAT(view.get<std::vector<int>>("list"), ElementsAre(1, 2));
   EXPECT_EQ(view.at("sub").at("x").get<std::string>("y"), "deep");
   EXPECT_EQ(view.integer("i", 1, 3), 3);
+  EXPECT_EQ(view.number("half", 0.5, 1), 0.5);
+  const std::vector<JsonView> objects = view.elements("objects");
+  ASSERT_EQ(objects.size(), 2u);
+  EXPECT_EQ(objects[1].get<int>("a"), 2);
 }
 
 TEST_F(View, TreatsNullAsAbsent) {
@@ -125,6 +129,12 @@ TEST_F(View, SaysFilePathValueAndType) {
   EXPECT_THAT(error_of([&] { view.get<int>("null"); }), HasSubstr("null"));
   EXPECT_THAT(error_of([&] { view.at("i"); }), HasSubstr("an object"));
   EXPECT_THAT(error_of([&] { view.integer("i", 4, 8); }), HasSubstr("4 to 8"));
+  EXPECT_THAT(error_of([&] { view.number("half", 1, 2); }),
+              AllOf(HasSubstr("config.json, $.half"), HasSubstr("0.5"), HasSubstr("1 to 2")));
+  EXPECT_THAT(error_of([&] { view.elements("objects")[1].get<int>("b"); }),
+              HasSubstr("config.json, $.objects[1].b"));
+  EXPECT_THAT(error_of([&] { view.elements("odd"); }), HasSubstr("config.json, $.odd[1]"));
+  EXPECT_THAT(error_of([&] { view.elements("sub"); }), HasSubstr("an array of objects"));
   EXPECT_THAT(error_of([&] { JsonView(view.json().at("list"), "f.json"); }), HasSubstr("f.json"));
 }
 
