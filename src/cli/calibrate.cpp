@@ -132,7 +132,7 @@ int run_calibrate(Args args) {
   const Overwrite overwrite = o.overwrite ? Overwrite::replace : Overwrite::refuse;
   check_file_target(o.out, overwrite);
   const HeldSignals held;  // before there are threads: they must not take them
-  CalibrationRun run(o.model, o.text);
+  CalibrationRun run({.path = o.model}, o.text);
   run.load(o.threads);
   const std::string part = o.out + ".part";
   const offline::Calibration all = run.summary();
@@ -147,18 +147,8 @@ int run_calibrate(Args args) {
                                             .positions = all.positions},
                                            part, o.overwrite);
   offline::Calibrator calibrator(calibration);
-  const auto attention = [](int64_t layer) {
-    return fmt::format("model.layers.{}.self_attn", layer);
-  };
   run.run({.input = [&](auto ws, const Tensor& x) { calibrator.add_input(ws, x); },
-           .cache =
-               [&](int64_t layer, const Tensor& k, const Tensor& v) {
-                 if (v) {
-                   calibrator.add_cache(attention(layer), k, v);
-                 } else {
-                   calibrator.add_latent(attention(layer), k);
-                 }
-               },
+           .cache = cache_into(calibrator),
            .before = [&](int64_t sample) { calibrator.begin_sample(sample % 10 == 9); },
            .after =
                [&](int64_t sample) {

@@ -154,14 +154,25 @@ std::vector<Tokens> windows_of(const CalibrationText& text, const OpenModel& ope
   return samples;
 }
 
+ModelOptions in_bf16(ModelOptions model) {
+  const ModelOptions usual;
+  model.compute = "bf16";
+  model.scheme = usual.scheme;
+  model.quantization = usual.quantization;
+  model.attention = usual.attention;
+  model.kv_cache_dtype = usual.kv_cache_dtype;
+  model.kv_scale = usual.kv_scale;
+  return model;
+}
+
 }  // namespace
 
-CalibrationRun::CalibrationRun(const std::string& model, CalibrationText text)
+CalibrationRun::CalibrationRun(const ModelOptions& model, CalibrationText text)
     : text_(std::move(text)),
-      open_({.path = model, .compute = "bf16"}),
-      positions_(model::position_members(offline::read_config_json(model))) {
+      open_(in_bf16(model)),
+      positions_(model::position_members(offline::read_config_json(model.path))) {
   if (text_.source == kOwnText) return;
-  samples_ = text_.source.ends_with(".jsonl") ? JsonSamples(text_, open_, model).read()
+  samples_ = text_.source.ends_with(".jsonl") ? JsonSamples(text_, open_, model.path).read()
                                               : windows_of(text_, open_);
 }
 
@@ -225,12 +236,26 @@ void CalibrationRun::run(const CalibrationObserver& observer, int64_t first) {
   observer_ = {};
 }
 
-offline::InputMoments observe_inputs(CalibrationRun& run, ThreadPool& threads) {
+std::function<void(int64_t layer, const Tensor& k, const Tensor& v)> cache_into(
+    offline::Calibrator& calibrator) {
+  return [&calibrator](int64_t layer, const Tensor& k, const Tensor& v) {
+    const std::string attention = fmt::format("model.layers.{}.self_attn", layer);
+    if (v) {
+      calibrator.add_cache(attention, k, v);
+    } else {
+      calibrator.add_latent(attention, k);
+    }
+  };
+}
+
+offline::InputMoments observe_inputs(CalibrationRun& run, ThreadPool& threads,
+                                     const probe::ObservingBackend::Observer& also) {
   run.load(threads.size());
   require_memory(run.open().model(), run.backend_info());
   offline::InputMoments moments(threads);
   run.run({.input = [&](std::span<const ops::Linear* const> ws, const Tensor& x) {
     moments.add(ws, x);
+    if (also) also(ws, x);
   }});
   constexpr int64_t advised = 8192;
   if (run.tokens() < advised) {

@@ -44,7 +44,8 @@ class CalibrationRun {
   // Opens the model and reads the samples of a file. Of a .jsonl, lines that cannot be used are
   // counted and named in a warning. Error if nothing is left, or if a text does not fill one
   // window. To be made before there are threads: a chat template is read in a process of its own.
-  CalibrationRun(const std::string& model, CalibrationText text);
+  // Of `model` that counts which says what is computed, such as its positions; how, is BF16.
+  CalibrationRun(const ModelOptions& model, CalibrationText text);
 
   // Loads the weights; has the model write its samples, if it is to.
   void load(int threads);
@@ -68,8 +69,14 @@ class CalibrationRun {
   CalibrationObserver observer_;  // of the run that is going on
 };
 
+// What CalibrationObserver::cache tells the calibrator, which must stay.
+std::function<void(int64_t layer, const Tensor& k, const Tensor& v)> cache_into(
+    offline::Calibrator& calibrator);
+
 // The moments of the inputs of all linears of a run that is not loaded yet. Error if an activation
 // is NaN, or if the moments do not fit into memory.
-offline::InputMoments observe_inputs(CalibrationRun& run, ThreadPool& threads);
+// `also` is told of the same inputs.
+offline::InputMoments observe_inputs(CalibrationRun& run, ThreadPool& threads,
+                                     const probe::ObservingBackend::Observer& also = {});
 
 }  // namespace octet::cli

@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 #include <optional>
 #include <utility>
+#include <variant>
 
 #include "base/log.h"
 #include "cli/calibration.h"
@@ -15,19 +17,23 @@
 #include "cli/verbs.h"
 #include "cli/watched_work.h"
 #include "numerics/scheme.h"
+#include "offline/expert_use.h"
 
 namespace octet::cli {
 namespace {
 
 struct QuantizeFlags {
   std::string source, out, scheme = "fp8_channel", policy, json;
-  std::string rounding = "nearest", preset;
+  std::string rounding = "nearest", preset, expert_policy;
   AutoOptions autos;
   CalibrationText calibration;
   int64_t calibration_tokens = 32768;
   double damping = 0.01;
   std::string calibration_file;
   std::optional<std::string> kv_scale_method, kv_scale_granularity, input_scale_method;
+  std::optional<int64_t> amax_history_len;
+  std::optional<std::string> amax_compute_algo;
+  std::optional<int> scale_margin;
   std::optional<std::string> attention, kv_cache_dtype;
   bool any_calibration = false;
   bool overwrite = false, allow_nonfinite = false;
@@ -52,6 +58,11 @@ OptionTable table_of(QuantizeFlags& o) {
   table.add("--preset", &o.preset,
             "first-last-bf16: the linears of the first and the last layer stay in 16 bits",
             {.choices = {"first-last-bf16"}});
+  table.add("--expert-policy", &o.expert_policy,
+            "hot=SHARE: that share of each layer's experts, those that --calibration's text is "
+            "routed to most, stays in 16 bits. Octet runs such checkpoints; engines that fuse a "
+            "layer's experts do not",
+            {.metavar = "hot=SHARE"});
   table.group("Rounding");
   table.add("--rounding", &o.rounding,
             "nearest: each weight becomes the nearest code; compensated: what rounding does to the "
@@ -72,10 +83,10 @@ OptionTable table_of(QuantizeFlags& o) {
             "of `octet calibrate`: the checkpoint gets scales of the KV cache, and of inputs where "
             "the scheme fixes them",
             {.metavar = "FILE"});
-  const std::vector<std::string> methods = {"max", "p99.9", "p99.99", "mse"};
+  const std::vector<std::string> methods = {"max", "p99.9", "p99.99", "mse", "delayed"};
   table.add("--kv-scale-method", &o.kv_scale_method,
             "the range of K and V: the largest value (max, the default), a percentile beyond which "
-            "values saturate, or the least squared error",
+            "values saturate, the least squared error, or what the last samples had (delayed)",
             {.choices = methods});
   table.add(
       "--kv-scale-granularity", &o.kv_scale_granularity,
@@ -84,6 +95,14 @@ OptionTable table_of(QuantizeFlags& o) {
       {.choices = {"tensor", "head"}});
   table.add("--input-scale-method", &o.input_scale_method, "the same for inputs",
             {.choices = methods});
+  table.add("--amax-history-len", &o.amax_history_len,
+            "of delayed: the samples whose largest values are looked at (1024)",
+            {.least = 1, .most = double{offline::kAmaxHistory}});
+  table.add("--amax-compute-algo", &o.amax_compute_algo,
+            "of delayed: the largest of them (max, the default), or the last one's (most_recent)",
+            {.choices = {"max", "most_recent"}});
+  table.add("--scale-margin", &o.scale_margin,
+            "of delayed: bits that are left free above that value (0)", {.least = 0, .most = 8});
   table.add("--any-calibration", &o.any_calibration, "take a calibration of another model");
   table.group("Recorded in config.json, for all who open the checkpoint without these flags");
   table.add("--attention", &o.attention,
@@ -118,8 +137,94 @@ void add_preset(offline::QuantizeOptions& options) {
   }
 }
 
+// The share of --expert-policy. Error unless it says one, of a model that has experts.
+double parse_expert_policy(const QuantizeFlags& o, const model::ModelConfig& config) {
+  constexpr std::string_view name = "hot=";
+  char* end = nullptr;
+  const std::string number =
+      o.expert_policy.starts_with(name) ? o.expert_policy.substr(name.size()) : "";
+  const double share = std::strtod(number.c_str(), &end);
+  if (number.empty() || *end != '\0' || !(share > 0 && share <= 1)) {
+    throw Error({.what = "unknown policy of experts",
+                 .where = "--expert-policy",
+                 .value = o.expert_policy,
+                 .accepted = "hot=SHARE, of each layer's experts, above 0 and at most 1"});
+  }
+  if (std::holds_alternative<model::MoeFfn>(config.ffn)) return share;
+  throw Error({.what = "the model has no experts",
+               .where = "--expert-policy",
+               .value = config.architecture,
+               .accepted = "a mixture of experts",
+               .fix = "leave the flag out"});
+}
+
+// A text is given where something is to be seen on it, and only there.
+void check_calibration_text(const QuantizeFlags& o) {
+  const bool given = !o.calibration.source.empty();
+  const bool compensated = o.rounding == "compensated";
+  if (given == (compensated || !o.expert_policy.empty())) return;
+  throw Error(
+      {.what = given         ? "a calibration text says nothing to this rounding"
+               : compensated ? "compensated rounding needs a text to see what enters the linears"
+                             : "which experts are hot is seen on a text",
+       .where = given ? "--rounding" : "--calibration",
+       .value = given ? o.rounding : "not given",
+       .accepted = "--calibration FILE together with --rounding compensated or --expert-policy"});
+}
+
+// What is seen on the calibration text.
+struct Observed {
+  std::optional<offline::InputMoments> inputs;  // of compensated rounding
+  OrderedJson rounded_on;                       // the same: the record of its data
+  offline::ExpertUse experts;
+};
+
+// To be called before there are threads; `threads` does the work, now and later.
+Observed observe(QuantizeFlags& o, std::optional<ThreadPool>& threads) {
+  o.calibration.samples = o.calibration_tokens / o.calibration.window;
+  CalibrationRun run({.path = o.source}, o.calibration);
+  threads.emplace(default_thread_count());
+  Observed seen;
+  const auto count = [&](std::span<const ops::Linear* const> ws, const Tensor& x) {
+    seen.experts.add(ws, x);
+  };
+  if (o.rounding == "compensated") {
+    seen.inputs.emplace(observe_inputs(run, *threads, count));
+    seen.rounded_on = offline::record_of(run.summary(), {"rounding"});
+  } else {
+    run.load(threads->size());
+    run.run({.input = count});
+  }
+  return seen;
+}
+
+// Adds the rows of --expert-policy under those that are there.
+void keep_hot_experts(const QuantizeFlags& o, const offline::ExpertUse& use,
+                      offline::QuantizeOptions& options) {
+  const model::ModelConfig config = model::read_config(o.source);
+  const double share = parse_expert_policy(o, config);
+  const int64_t experts = std::get<model::MoeFfn>(config.ffn).router.experts;
+  const std::vector<PolicyRow> rows = offline::keep_hot_experts(use.counts(), experts, share);
+  options.policy.insert(options.policy.end(), rows.begin(), rows.end());
+  log::info("{} experts of {} layers stay in 16 bits: {:.1f} % of what was routed went to them",
+            rows.size(), use.counts().size(),
+            100 * offline::hot_share_of_tokens(use.counts(), experts, share));
+}
+
 // What chooses scales says nothing without what they are chosen from.
 void check_scale_flags(const QuantizeFlags& o) {
+  const std::pair<const char*, bool> delayed_flags[] = {
+      {"--amax-history-len", o.amax_history_len.has_value()},
+      {"--amax-compute-algo", o.amax_compute_algo.has_value()},
+      {"--scale-margin", o.scale_margin.has_value()}};
+  const bool delayed = o.kv_scale_method == "delayed" || o.input_scale_method == "delayed";
+  for (const auto& [flag, given] : delayed_flags) {
+    if (!given || delayed) continue;
+    throw Error({.what = "the flag says how scales are delayed, and none is",
+                 .where = flag,
+                 .accepted = "together with --kv-scale-method or --input-scale-method delayed",
+                 .fix = "give one of these, or leave the flag out"});
+  }
   if (!o.calibration_file.empty()) return;
   const std::pair<const char*, bool> flags[] = {
       {"--kv-scale-method", o.kv_scale_method.has_value()},
@@ -247,16 +352,9 @@ int run_quantize(Args args) {
                       .kv_cache_dtype = o.kv_cache_dtype.value_or("")};
   if (!o.policy.empty()) options.policy = read_policy_file(o.policy);
   if (!o.preset.empty()) add_preset(options);
-  check_auto(o.autos);
-  const bool compensated = o.rounding == "compensated";
-  if (compensated != !o.calibration.source.empty()) {
-    throw Error({.what = compensated
-                             ? "compensated rounding needs a text to see what enters the linears"
-                             : "a calibration text says nothing to this rounding",
-                 .where = compensated ? "--calibration" : "--rounding",
-                 .value = compensated ? "not given" : o.rounding,
-                 .accepted = "--rounding compensated together with --calibration FILE"});
-  }
+  check_auto(o.autos, table);
+  check_calibration_text(o);
+  if (!o.expert_policy.empty()) parse_expert_policy(o, model::read_config(o.source));
   check_scale_flags(o);
   std::optional<offline::Calibration> calibration;
   if (!o.calibration_file.empty()) {
@@ -266,23 +364,25 @@ int run_quantize(Args args) {
         .kv = offline::parse_range_method(o.kv_scale_method.value_or("max"), "--kv-scale-method"),
         .input = offline::parse_range_method(o.input_scale_method.value_or("max"),
                                              "--input-scale-method"),
+        .delayed = {.history = o.amax_history_len.value_or(offline::kAmaxHistory),
+                    .algorithm = offline::parse_amax_algorithm(o.amax_compute_algo.value_or("max"),
+                                                               "--amax-compute-algo"),
+                    .margin = o.scale_margin.value_or(0)},
         .kv_per_head = o.kv_scale_granularity == "head",
         .any_model = o.any_calibration};
   }
+  offline::check_quantize(options);
+  if (o.autos.on) check_auto_work(options, o.autos);
   const HeldSignals held;  // before there are threads: they must not take them
   std::optional<ThreadPool> threads;
-  std::optional<offline::InputMoments> inputs;
-  if (compensated) {
-    offline::check_quantize(options);
-    o.calibration.samples = o.calibration_tokens / o.calibration.window;
-    CalibrationRun run(o.source, o.calibration);  // before there are threads
-    threads.emplace(default_thread_count());
-    inputs.emplace(observe_inputs(run, *threads));
-    options.inputs = &*inputs;
-    options.rounded_on = offline::record_of(run.summary(), {"rounding"});
+  const Observed seen = o.calibration.source.empty() ? Observed() : observe(o, threads);
+  if (seen.inputs) {
+    options.inputs = &*seen.inputs;
+    options.rounded_on = seen.rounded_on;
     options.damping = o.damping;
     options.threads = &*threads;
   }
+  if (!o.expert_policy.empty()) keep_hot_experts(o, seen.experts, options);
   std::optional<AutoResult> chosen;
   offline::QuantizeReport report;
   if (o.autos.on) {

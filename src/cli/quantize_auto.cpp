@@ -49,11 +49,20 @@ Budget parse_budget(const std::string& text) {
   return {};
 }
 
+// Error unless all in FP8 fits into a budget of bytes.
+void require_fits(const Budget& budget, int64_t least) {
+  if (!budget.bytes || *budget.bytes >= least) return;
+  throw Error({.what = "the checkpoint does not fit into the budget with all linears in FP8",
+               .where = "--budget",
+               .value = fmt::format("bytes={}", *budget.bytes),
+               .accepted = fmt::format("bytes={} or more", least)});
+}
+
 // The linears of `modules`, which the family and the policy made FP8, as candidates: what engines
 // run as one belongs together, and costs what its parts cost. A part by layer or role spreads its
 // cost over what it holds, by bytes.
-std::vector<Candidate> candidates_of(const Sensitivity& sensitivity, const OpenModel& open,
-                                     const offline::MixedCheckpoint& mixed) {
+std::vector<Candidate> candidates_of(const Sensitivity& sensitivity, const std::string& file,
+                                     const OpenModel& open, const offline::MixedCheckpoint& mixed) {
   struct PartCost {
     const MeasuredPart* part = nullptr;
     int64_t bytes = 0;
@@ -68,7 +77,7 @@ std::vector<Candidate> candidates_of(const Sensitivity& sensitivity, const OpenM
     const auto found = parts.find(eval::pattern_of(use, by));
     if (found != parts.end()) return found->second;
     throw Error({.what = "the sensitivities lack a linear of the model",
-                 .where = "--sensitivity",
+                 .where = fmt::format("{}, $.parts", file),
                  .value = use.linear->name,
                  .fix = "run `octet eval sensitivity` on this model again"});
   };
@@ -146,20 +155,38 @@ class Judge {
   eval::Reference reference_;
 };
 
+// Of --sensitivity; Error if they are another model's.
+Sensitivity given_sensitivity(const offline::QuantizeOptions& options, const AutoOptions& autos) {
+  Sensitivity read = read_sensitivity(autos.sensitivity);
+  const std::string hash = model::identity_of(options.source);
+  if (read.model_hash == hash) return read;
+  throw Error({.what = "these sensitivities are of another model",
+               .where = fmt::format("{}, $.model_hash", autos.sensitivity),
+               .value = fmt::format("of {}, hash {}", read.options.model, read.model_hash),
+               .accepted = fmt::format("those of {}, hash {}", options.source, hash),
+               .fix = "run `octet eval sensitivity` on this model"});
+}
+
+// Where those that are measured here are kept.
+std::string kept_beside(const std::string& out) {
+  namespace fs = std::filesystem;
+  fs::path path(out);
+  if (!path.has_filename()) path = path.parent_path();  // "out/"
+  if (path.has_parent_path()) fs::create_directories(path.parent_path());
+  return path.string() + ".sensitivity.jsonl";
+}
+
 Sensitivity sensitivity_for(const offline::QuantizeOptions& options, const std::string& scheme,
                             const AutoOptions& autos) {
   if (autos.sensitivity.empty()) {
-    return measure_sensitivity({.model = options.source, .scheme = scheme, .text = autos.text});
+    const std::string file = kept_beside(options.out);
+    log::info(
+        "sensitivities are kept in {}: the same command, or another budget, goes on with them",
+        file);
+    return measure_sensitivity(
+        {.model = options.source, .scheme = scheme, .text = autos.text, .resume = file});
   }
-  Sensitivity read = read_sensitivity(autos.sensitivity);
-  const std::string hash = model::identity_of(options.source);
-  if (read.model_hash != hash) {
-    throw Error({.what = "these sensitivities are of another model",
-                 .where = autos.sensitivity,
-                 .value = fmt::format("of {}, hash {}", read.options.model, read.model_hash),
-                 .accepted = fmt::format("those of {}, hash {}", options.source, hash),
-                 .fix = "run `octet eval sensitivity` on this model"});
-  }
+  Sensitivity read = given_sensitivity(options, autos);
   if (read.options.scheme != scheme) {
     log::warning("the sensitivities were measured with {}, and {} is written: the order may differ",
                  read.options.scheme, scheme);
@@ -187,20 +214,39 @@ void add_auto_rows(OptionTable& table, AutoOptions& o) {
             {.least = 0, .most = 1});
 }
 
-void check_auto(const AutoOptions& o) {
+void check_auto(const AutoOptions& o, const OptionTable& table) {
+  const bool share_given =
+      table.origin("--min-fp8-share") == "flag" || o.min_fp8_share != AutoOptions().min_fp8_share;
   if (o.on) {
-    parse_budget(o.budget);
+    const Budget budget = parse_budget(o.budget);
+    if (budget.bytes && share_given) {
+      throw Error({.what = "a budget of bytes says itself how much becomes FP8",
+                   .where = "--min-fp8-share",
+                   .value = fmt::format("{} with --budget {}", o.min_fp8_share, o.budget),
+                   .accepted = "together with --budget kl=X",
+                   .fix = "leave one of the two out"});
+    }
     if (!o.text.file.empty()) return;
     throw Error({.what = "--auto judges its choice on a text",
                  .where = "--text",
                  .value = "not given",
                  .fix = "give a text like what the model will see, and other than --calibration"});
   }
-  const std::pair<const char*, bool> flags[] = {{"--budget", !o.budget.empty()},
-                                                {"--sensitivity", !o.sensitivity.empty()},
-                                                {"--text", !o.text.file.empty()}};
-  for (const auto& [flag, given] : flags) {
-    if (!given) continue;
+  // A file of --print-config has all values, those that say nothing among them.
+  const auto given = [&](const char* flag, int64_t value, int64_t usual) {
+    return table.origin(flag) == "flag" || value != usual;
+  };
+  const DrawnText usual;
+  const std::pair<const char*, bool> flags[] = {
+      {"--budget", !o.budget.empty()},
+      {"--sensitivity", !o.sensitivity.empty()},
+      {"--text", !o.text.file.empty()},
+      {"--windows", given("--windows", o.text.windows, usual.windows)},
+      {"--window", given("--window", o.text.window, usual.window)},
+      {"--seed", given("--seed", o.text.seed, usual.seed)},
+      {"--min-fp8-share", share_given}};
+  for (const auto& [flag, is_given] : flags) {
+    if (!is_given) continue;
     throw Error({.what = "the flag says how to choose precisions, and they are not to be chosen",
                  .where = flag,
                  .accepted = "together with --auto",
@@ -208,10 +254,16 @@ void check_auto(const AutoOptions& o) {
   }
 }
 
+void check_auto_work(const offline::QuantizeOptions& options, const AutoOptions& autos) {
+  draw_windows(autos.text, OpenModel({.path = options.source, .compute = "fp32"}));
+  if (!autos.sensitivity.empty()) given_sensitivity(options, autos);
+  const Budget budget = parse_budget(autos.budget);
+  if (budget.bytes) require_fits(budget, offline::quantized_bytes(options));
+}
+
 AutoResult quantize_auto(const offline::QuantizeOptions& options, const std::string& scheme,
                          const AutoOptions& autos) {
   const Budget budget = parse_budget(autos.budget);
-  offline::check_quantize(options);
   OpenModel open({.path = options.source, .compute = "fp32"});
   const std::vector<eval::Piece> pieces = draw_windows(autos.text, open);
   const Sensitivity sensitivity = sensitivity_for(options, scheme, autos);
@@ -231,16 +283,11 @@ AutoResult quantize_auto(const offline::QuantizeOptions& options, const std::str
   const auto backend = open_backend({});
   ThreadPool threads(default_thread_count());
   open.load(*backend, eval::longest(pieces));
-  result.candidates = candidates_of(sensitivity, open, mixed);
+  result.candidates = candidates_of(sensitivity, autos.sensitivity, open, mixed);
   offline::KeepBudget keep{.kl = budget.kl, .most_kept = 1 - autos.min_fp8_share};
   if (budget.bytes) {
     const int64_t least = mixed.bytes({});
-    if (*budget.bytes < least) {
-      throw Error({.what = "the checkpoint does not fit into the budget with all linears in FP8",
-                   .where = "--budget",
-                   .value = fmt::format("bytes={}", *budget.bytes),
-                   .accepted = fmt::format("{} or more", least)});
-    }
+    require_fits(budget, least);  // hot experts are known by now
     keep.extra = *budget.bytes - least;
   }
   Modules kept;
@@ -276,13 +323,13 @@ std::string text_of(const AutoResult& r) {
       "  chosen by evidence: {} of {} parts stay in 16 bits; {:.1f} % of the linears' bytes are "
       "FP8\n"
       "  against the source in FP32     KL                    perplexity   same top-1\n"
-      "    all in FP8                   {:.5f} +- {:.5f}    {:>10}   {:.2f} %\n"
-      "    as written                   {:.5f} +- {:.5f}    {:>10}   {:.2f} %   (by adding up "
+      "    all in FP8                   {:.5f} +- {}    {:>10}   {:.2f} %\n"
+      "    as written                   {:.5f} +- {}    {:>10}   {:.2f} %   (by adding up "
       "{:.5f})\n",
       r.choice.kept.size(), r.candidates.size(),
       100 * (1 - static_cast<double>(r.kept_bytes) / static_cast<double>(r.linear_bytes)),
-      r.before.kl, r.before.kl_error, increase_of(r.before.perplexity, r.perplexity),
-      100 * r.before.top1, r.after.kl, r.after.kl_error,
+      r.before.kl, error_of(r.before, 5), increase_of(r.before.perplexity, r.perplexity),
+      100 * r.before.top1, r.after.kl, error_of(r.after, 5),
       increase_of(r.after.perplexity, r.perplexity), 100 * r.after.top1, r.choice.estimated);
   if (r.choice.kept.empty()) return text;
   text += "  in 16 bits, what FP8 costs most for each byte first:\n";
@@ -295,13 +342,6 @@ std::string text_of(const AutoResult& r) {
 }
 
 OrderedJson json_of(const AutoResult& r) {
-  const auto fidelity = [&](const eval::Fidelity& f) -> OrderedJson {
-    return {{"kl", f.kl},
-            {"kl_error", f.kl_error},
-            {"perplexity", f.perplexity},
-            {"perplexity_increase", f.perplexity / r.perplexity - 1},
-            {"top1_agreement", f.top1}};
-  };
   OrderedJson kept = OrderedJson::array(), trials = OrderedJson::array();
   for (const size_t i : r.choice.kept) {
     const Candidate& c = r.candidates[i];
@@ -315,8 +355,8 @@ OrderedJson json_of(const AutoResult& r) {
     trials.push_back({{"kept", trial.kept}, {"kl", trial.kl}});
   }
   return {{"perplexity_source", r.perplexity},
-          {"all_fp8", fidelity(r.before)},
-          {"written", fidelity(r.after)},
+          {"all_fp8", json_of(r.before, r.perplexity)},
+          {"written", json_of(r.after, r.perplexity)},
           {"kl_by_adding_up", r.choice.estimated},
           {"parts", r.candidates.size()},
           {"fp8_share_of_linear_bytes",

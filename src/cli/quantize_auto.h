@@ -19,8 +19,11 @@ struct AutoOptions {
 };
 
 void add_auto_rows(OptionTable& table, AutoOptions& options);
-// Error if they say nothing together, before any work.
-void check_auto(const AutoOptions& options);
+// Error if they say nothing together. `table` has been parsed: it knows which flags were given.
+void check_auto(const AutoOptions& options, const OptionTable& table);
+// Before any work: Error for a text that does not fill a window, sensitivities that cannot be read
+// or are of another model, and a budget of bytes that not even all in FP8 meets.
+void check_auto_work(const offline::QuantizeOptions& options, const AutoOptions& autos);
 
 struct AutoResult {
   offline::QuantizeReport report;
@@ -31,6 +34,9 @@ struct AutoResult {
   int64_t linear_bytes = 0, kept_bytes = 0;  // of the candidates, as they are in 16 bits
 };
 
+// Sensitivities that are measured here are kept in OUT.sensitivity.jsonl as they come, so that a
+// run that was ended, or whose budget could not be met, need not measure them again.
+//
 // Quantizes all that the scheme and the policy say, keeps what the budget asks for, judges by the
 // very tensors that are written, and writes them to options.out.
 AutoResult quantize_auto(const offline::QuantizeOptions& options, const std::string& scheme,

@@ -13,15 +13,15 @@ namespace {
 // Of one side of a layer.
 std::vector<float> scales_of(const std::vector<Range>& heads, const ScaleChoice& choice) {
   std::vector<float> scales;
-  ValueHistogram all;
+  Range all;
   for (const Range& head : heads) {
     if (choice.kv_per_head) {
-      scales.push_back(scale_of(head.values, choice.kv, Code::e4m3));
+      scales.push_back(scale_of(head, choice.kv, choice.delayed, Code::e4m3));
     } else {
-      all.merge(head.values);
+      all.merge(head);
     }
   }
-  if (!choice.kv_per_head) scales = {scale_of(all, choice.kv, Code::e4m3)};
+  if (!choice.kv_per_head) scales = {scale_of(all, choice.kv, choice.delayed, Code::e4m3)};
   return scales;
 }
 
@@ -78,7 +78,7 @@ float input_scale(const Calibration& calibration, const std::string& module, Cod
                   const ScaleChoice& choice) {
   const InputRange* const input = calibration.input_of(module);
   if (input && input->range.values.count() > 0) {
-    return scale_of(input->range.values, choice.input, code);
+    return scale_of(input->range, choice.input, choice.delayed, code);
   }
   throw Error({.what = "the calibration never saw what enters a linear",
                .where = fmt::format("--calibration-file, \"inputs\", '{}'", module),

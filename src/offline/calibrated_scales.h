@@ -14,6 +14,7 @@ namespace octet::offline {
 struct ScaleChoice {
   RangeMethod kv = RangeMethod::max;
   RangeMethod input = RangeMethod::max;
+  DelayedScaling delayed;    // of RangeMethod::delayed
   bool kv_per_head = false;  // else one for each of K and V of a layer
   bool any_model = false;    // take a calibration of another model
 };

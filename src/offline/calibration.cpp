@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "model/binder.h"
+#include "numerics/quantize.h"
 
 namespace octet::offline {
 namespace {
@@ -35,6 +36,7 @@ OrderedJson to_json(const Range& range) {
           {"mse_range_e4m3", values.range_of_least_error(Code::e4m3)},
           {"fitted_absmax", range.fitted},
           {"held_out_absmax", range.held_out},
+          {"amax_history", range.amax},
           {"histogram", values.to_json()}};
 }
 
@@ -43,6 +45,12 @@ Range range_of(const JsonView& json) {
   range.values = ValueHistogram::from_json(json.at("histogram"));
   range.fitted = json.get<float>("fitted_absmax");
   range.held_out = json.get<float>("held_out_absmax");
+  range.amax = json.get<std::vector<float>>("amax_history", {});
+  const auto wrong = [](float x) { return x < 0; };
+  if (range.amax.size() > kAmaxHistory || std::ranges::any_of(range.amax, wrong)) {
+    json.refuse("amax_history", "no history of largest magnitudes",
+                fmt::format("at most {} numbers from 0 on", kAmaxHistory));
+  }
   return range;
 }
 
@@ -74,10 +82,38 @@ void for_each_range(const Calibration& calibration, Visit visit) {
 
 }  // namespace
 
-void Range::add(std::span<const float> x, bool is_held_out) {
+void Range::add(std::span<const float> x, bool is_held_out, bool is_new) {
   values.add(x);
+  float most = 0;
+  for (const float value : x) most = std::max(most, std::abs(value));
   float& absmax = is_held_out ? held_out : fitted;
-  for (const float value : x) absmax = std::max(absmax, std::abs(value));
+  absmax = std::max(absmax, most);
+  if (is_new || amax.empty()) {
+    if (amax.size() == kAmaxHistory) amax.erase(amax.begin());
+    amax.push_back(0);
+  }
+  amax.back() = std::max(amax.back(), most);
+}
+
+void Range::merge(const Range& other) {
+  values.merge(other.values);
+  fitted = std::max(fitted, other.fitted);
+  held_out = std::max(held_out, other.held_out);
+  amax.resize(std::max(amax.size(), other.amax.size()));
+  for (size_t i = 0; i < other.amax.size(); ++i) amax[i] = std::max(amax[i], other.amax[i]);
+}
+
+float scale_of(const Range& range, RangeMethod method, const DelayedScaling& delayed, Code code) {
+  if (method != RangeMethod::delayed) return scale_of(range.values, method, code);
+  if (range.amax.empty() && range.values.count() > 0) {
+    throw Error({.what = "the calibration has no history of largest magnitudes",
+                 .where = "--calibration-file",
+                 .value = "a file of an earlier version",
+                 .accepted = "a calibration whose ranges have \"amax_history\"",
+                 .fix = "calibrate again, or choose another method"});
+  }
+  const float most = delayed_range(range.amax, delayed);
+  return most > 0.0f ? std::max(most / max_of(code), kMinScale) : 1.0f;
 }
 
 std::vector<int64_t> outlier_channels(const InputRange& input) {
@@ -178,6 +214,10 @@ Calibration read_calibration(const std::filesystem::path& path) {
   return c;
 }
 
+void Calibrator::add(Range& range, std::span<const float> x) {
+  range.add(x, held_out_, seen_.insert(&range).second);
+}
+
 void Calibrator::add_input(std::span<const ops::Linear* const> ws, const Tensor& x) {
   InputRange& input = calibration_.inputs[ws.front()->name];
   const auto width = static_cast<size_t>(x.cols());
@@ -187,7 +227,7 @@ void Calibrator::add_input(std::span<const ops::Linear* const> ws, const Tensor&
   }
   const std::vector<float> values = model::to_float(x);
   require_finite(values, x.cols(), fmt::format("input of '{}'", ws.front()->name));
-  input.range.add(values, held_out_);
+  add(input.range, values);
   for (size_t first = 0; first < values.size(); first += width) {
     for (size_t i = 0; i < width; ++i) {
       input.channel_absmax[i] = std::max(input.channel_absmax[i], std::abs(values[first + i]));
@@ -204,10 +244,9 @@ void Calibrator::add_parts(std::vector<Range>& parts, const Tensor& x, int64_t p
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t p = 0; p < count; ++p) {
       const int64_t from = p * part, to = std::min(from + part, width);
-      parts[static_cast<size_t>(p)].add(
+      add(parts[static_cast<size_t>(p)],
           std::span(values).subspan(static_cast<size_t>(row * width + from),
-                                    static_cast<size_t>(to - from)),
-          held_out_);
+                                    static_cast<size_t>(to - from)));
     }
   }
 }

@@ -6,24 +6,34 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "model/checkpoint.h"
+#include "offline/delayed_scaling.h"
 #include "offline/value_histogram.h"
 #include "ops/op_types.h"
 
 namespace octet::offline {
+
+// Steps of delayed scaling that can be asked for: as many as Transformer Engine keeps by default.
+inline constexpr int64_t kAmaxHistory = 1024;
 
 // A tenth of the samples is held out: what the others say of the range is tried on it. The
 // histogram has all of them.
 struct Range {
   ValueHistogram values;
   float fitted = 0, held_out = 0;  // absmax of the samples of either kind
+  // absmax of each of the last kAmaxHistory samples that held any of these values, oldest first.
+  std::vector<float> amax;
   // Held-out values that a scale of the fitted range would clip.
   bool is_exceeded() const { return fitted > 0 && held_out > fitted; }
-  void add(std::span<const float> x, bool is_held_out);
+  // `is_new`: x is the first of its sample.
+  void add(std::span<const float> x, bool is_held_out, bool is_new);
+  // What both hold, seen in the same samples.
+  void merge(const Range& other);
   friend bool operator==(const Range&, const Range&) = default;
 };
 
@@ -78,7 +88,10 @@ class Calibrator {
   explicit Calibrator(Calibration& calibration) : calibration_(calibration) {}
 
   // Of what is added from now on.
-  void begin_sample(bool held_out) { held_out_ = held_out; }
+  void begin_sample(bool held_out) {
+    held_out_ = held_out;
+    seen_.clear();
+  }
   // x [rows, in] enters all of `ws`. Error that names the linear if x is not finite.
   void add_input(std::span<const ops::Linear* const> ws, const Tensor& x);
   // k, v [rows, heads, dim] of the module "model.layers.0.self_attn"; or a latent [rows, width].
@@ -90,9 +103,17 @@ class Calibrator {
   void add_parts(std::vector<Range>& parts, const Tensor& x, int64_t part,
                  const std::string& where);
 
+  void add(Range& range, std::span<const float> x);
+
   Calibration& calibration_;
   bool held_out_ = false;
+  std::set<const Range*> seen_;  // in this sample
 };
+
+// The scale by which what was seen becomes codes: range / max_of(code), 1 where all is zero.
+// `delayed` says how under RangeMethod::delayed; Error then for a range without a history, which
+// files of earlier versions lack.
+float scale_of(const Range& range, RangeMethod method, const DelayedScaling& delayed, Code code);
 
 // What a user should know before trusting the ranges: too few samples, held-out samples beyond
 // them, linears that saw nothing. One sentence each.

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 
 #include "base/atomic_write.h"
 #include "base/error.h"
@@ -296,6 +297,14 @@ std::vector<model::PendingTensor> pending_tensors(const model::WeightSource& sou
   return pending;
 }
 
+int64_t stored_bytes(std::span<const model::PendingTensor> tensors) {
+  int64_t bytes = 0;
+  for (const model::PendingTensor& tensor : tensors) {
+    bytes += tensor.shape.count() * static_cast<int64_t>(size_of(tensor.type));
+  }
+  return bytes;
+}
+
 // Over what the source recorded, member by member.
 void record(const model::RecordedArithmetic& recorded, OrderedJson& config) {
   if (!recorded.attention.empty()) config["octet"]["attention"] = recorded.attention;
@@ -317,8 +326,30 @@ OrderedJson calibration_record(const QuantizeOptions& options,
   return record_of(*options.calibration, measured);
 }
 
+// FP8 attention reads an FP8 cache: what a flag says may contradict the other, or the source.
+void refuse_contradiction(const model::RecordedArithmetic& asked,
+                          const model::RecordedArithmetic& stored) {
+  const auto in_force = [](const std::string& flag, const std::string& recorded) {
+    return flag.empty() ? recorded : flag;
+  };
+  if (in_force(asked.attention, stored.attention) != "fp8" ||
+      in_force(asked.kv_cache_dtype, stored.kv_cache_dtype) != "bf16") {
+    return;
+  }
+  const auto origin = [](const std::string& flag) {
+    return flag.empty() ? "recorded in the source's config.json" : "as asked";
+  };
+  throw Error({.what = "FP8 attention reads an FP8 KV cache",
+               .where = asked.kv_cache_dtype.empty() ? "--attention" : "--kv-cache-dtype",
+               .value = fmt::format("attention fp8 ({}), KV cache bf16 ({})",
+                                    origin(asked.attention), origin(asked.kv_cache_dtype)),
+               .accepted = "--attention bf16, or --kv-cache-dtype fp8, fp8_e4m3 or fp8_e5m2",
+               .fix = "change one of the two"});
+}
+
 // What is recorded is read back at once, before there is any work.
 void check_recorded(const QuantizeOptions& options) {
+  refuse_contradiction(options.recorded, model::read_config(options.source).recorded);
   OrderedJson config = read_config_json(options.source);
   record(options.recorded, config);
   model::parse_config(dump_json(config), "the new config.json");
@@ -331,6 +362,17 @@ void check_quantize(const QuantizeOptions& options) {
   refuse_calibrated(options);
   check_recorded(options);
   refuse_target(options.source, options.out, options.overwrite);
+}
+
+int64_t quantized_bytes(const QuantizeOptions& options) {
+  const model::ModelConfig config = model::read_config(options.source);
+  const std::shared_ptr<const model::WeightSource> source = model::open_weights(options.source);
+  const Plan plan = make_plan(config, source, options);
+  QuantizeReport nothing;
+  Quantizer quantizer(*source, *plan.format.weight, options, nothing);
+  int64_t bytes = stored_bytes(pending_tensors(*source, plan, ".weight_scale", quantizer));
+  if (options.calibration) bytes += stored_bytes(calibrated_tensors(config, plan, options));
+  return bytes;
 }
 
 QuantizeReport quantize_checkpoint(const QuantizeOptions& options,
@@ -395,9 +437,7 @@ QuantizeReport quantize_checkpoint(const QuantizeOptions& options,
   }
   report.bytes_before = total_bytes(*source);
   report.tensors = static_cast<int64_t>(source->names().size());
-  for (const model::PendingTensor& tensor : tensors) {
-    report.bytes_after += tensor.shape.count() * static_cast<int64_t>(size_of(tensor.type));
-  }
+  report.bytes_after = stored_bytes(tensors);
   return report;
 }
 

@@ -69,6 +69,10 @@ struct QuantizeReport {
 // callers that have work of their own to do first.
 void check_quantize(const QuantizeOptions& options);
 
+// Bytes of all tensors of what quantize_checkpoint() would write: they follow from shapes and
+// formats, and nothing is computed. Throws as it does.
+int64_t quantized_bytes(const QuantizeOptions& options);
+
 // Which linears become FP8, and in what format, is decided by what also decides when the checkpoint
 // is loaded with --scheme: the family's own list of linears and the precision policy. All other
 // tensors are copied as they are. Throws Error if the source is FP8 already, if the policy asks for

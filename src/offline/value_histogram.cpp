@@ -144,7 +144,7 @@ ValueHistogram ValueHistogram::from_json(const JsonView& json) {
 }
 
 namespace {
-constexpr std::array<std::string_view, 4> kMethods = {"max", "p99.9", "p99.99", "mse"};
+constexpr std::array<std::string_view, 5> kMethods = {"max", "p99.9", "p99.99", "mse", "delayed"};
 }  // namespace
 
 std::string_view to_string(RangeMethod method) {
@@ -157,10 +157,11 @@ RangeMethod parse_range_method(std::string_view text, const std::string& where) 
   throw Error({.what = "unknown method of choosing a range",
                .where = where,
                .value = std::string(text),
-               .accepted = "max, p99.9, p99.99, mse"});
+               .accepted = "max, p99.9, p99.99, mse, delayed"});
 }
 
 float scale_of(const ValueHistogram& values, RangeMethod method, Code code) {
+  invariant(method != RangeMethod::delayed, "a histogram does not know the order of samples");
   const float range = method == RangeMethod::max      ? values.absmax()
                       : method == RangeMethod::p99_9  ? values.percentile(0.999)
                       : method == RangeMethod::p99_99 ? values.percentile(0.9999)

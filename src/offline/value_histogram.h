@@ -57,12 +57,13 @@ class ValueHistogram {
 
 // How the range of a calibrated scale is chosen: the largest magnitude, that which 99.9 % or
 // 99.99 % of the values do not exceed, or that of the least squared error.
-enum class RangeMethod : uint8_t { max, p99_9, p99_99, mse };
-std::string_view to_string(RangeMethod method);  // "max", "p99.9", "p99.99", "mse"
+// Or by samples in their order (delayed_scaling.h), which a histogram does not know.
+enum class RangeMethod : uint8_t { max, p99_9, p99_99, mse, delayed };
+std::string_view to_string(RangeMethod method);  // "max", "p99.9", "p99.99", "mse", "delayed"
 RangeMethod parse_range_method(std::string_view text, const std::string& where);  // throws Error
 
 // The scale by which values of this distribution become codes: range / max_of(code), 1 where all
-// are zero.
+// are zero. Any method but delayed.
 float scale_of(const ValueHistogram& values, RangeMethod method, Code code);
 
 }  // namespace octet::offline

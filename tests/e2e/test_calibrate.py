@@ -191,6 +191,28 @@ class Calibrate(unittest.TestCase):
         self.assertEqual(self.findings(model), {})
         self.assertIn("calibration_rope", self.findings(model, "--rope-theta", 12345))
 
+    def test_scales_that_are_delayed(self):
+        self.calibrate(self.text)
+        found = json.loads(self.out.read_text())
+        history = next(iter(found["inputs"].values()))["amax_history"]
+        self.assertEqual(len(history), 5)  # of each sample
+        quantize = ("quantize", harness.MODEL, "--scheme", "fp8_tensor_static", "--calibration-file", self.out,
+                    "--overwrite", "--out", self.root / "fp8")
+        for flags in (["--amax-history-len", 2], ["--amax-compute-algo", "most_recent"], ["--scale-margin", 1]):
+            done, _, log = harness.run(*quantize, "--input-scale-method", "delayed", *flags)
+            self.assertEqual(done, 0, log)
+            done, _, log = harness.run(*quantize, *flags)
+            self.assertEqual(done, 2, log)
+            self.assertIn(flags[0], log)
+        first = next(iter(found["inputs"].values()))
+        first["amax_history"][0] = -1
+        self.assertIn("amax_history", self.refused_by_quantize(self.write("o.json", json.dumps(found))))
+        for part in (*found["inputs"].values(),):
+            part.pop("amax_history")
+        log = self.refused_by_quantize(self.write("old.json", json.dumps(found)), "--scheme", "fp8_tensor_static",
+                                       "--input-scale-method", "delayed")
+        self.assertIn("amax_history", log)
+
     def test_quantize_takes_it_and_refuses_others(self):
         self.calibrate(self.text)
         good = json.loads(self.out.read_text())

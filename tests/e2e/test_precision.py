@@ -2,7 +2,12 @@
 import json
 import os
 import pathlib
+import random
+import shutil
+import signal
+import subprocess
 import tempfile
+import time
 import unittest
 
 import harness
@@ -17,6 +22,7 @@ class Precision(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.root = pathlib.Path(folder.name)
         self.out = self.root / "result.json"
+        self.model = harness.MODEL
 
     def run_octet(self, *args, code=0):
         done, _, log = harness.run(*args)
@@ -65,6 +71,7 @@ class Precision(unittest.TestCase):
         self.assertEqual([rung["name"] for rung in rungs],
                          ["BF16", "+ FP8 KV cache", "+ FP8 weights", "+ FP8 activations", "+ FP8 attention"])
         self.assertEqual(rungs[0]["kl"], 0)
+        self.assertTrue(all(rung["kl_error"] is not None for rung in rungs))
         self.assertEqual(len({rung["kl"] for rung in rungs}), 5)
         bytes_of = [(rung["weight_bytes"], rung["cache_bytes_per_token"]) for rung in rungs]
         self.assertLess(bytes_of[1][1], bytes_of[0][1])
@@ -81,8 +88,66 @@ class Precision(unittest.TestCase):
         self.assertAlmostEqual(json.loads(self.out.read_text())["rungs"][-1]["perplexity"], whole, places=9)
         self.refused(["--prompt-len"], "ladder", harness.MODEL, *WINDOWS, "--prompt-len", 100000)
 
+    def test_a_ladder_ends_at_once_and_goes_on(self):
+        kept = self.root / "kept.jsonl"
+        args = ("ladder", harness.MODEL, "--text", TEXT, "--windows", 1, "--window", 128, "--scheme", "int8",
+                "--prompt-len", 32, "--output-len", 4, "--resume", kept, "--json", self.out)
+        # Long passes of one rung: what is measured stands between two signals' checks for minutes.
+        slow = subprocess.Popen([harness.BINARY, *map(str, args), "--repeats", "100000"], stderr=subprocess.DEVNULL)
+        time.sleep(3)
+        slow.send_signal(signal.SIGINT)
+        self.assertEqual(slow.wait(5), -signal.SIGINT)
+        self.assertFalse(self.out.exists())
+
+        self.run_octet(*args, "--repeats", 1)
+        first = json.loads(self.out.read_text())
+        self.assertEqual([rung["name"] for rung in first["rungs"]],
+                         ["BF16", "+ FP8 KV cache", "+ INT8 weights", "+ INT8 activations", "+ FP8 attention"])
+        # One window does not tell how windows differ.
+        self.assertTrue(all(rung["kl_error"] is None for rung in first["rungs"]))
+        lines = kept.read_text().splitlines()
+        self.assertEqual(len(lines), 5)
+        kept.write_text("\n".join(lines[:3]) + "\n" + lines[3][:30])
+        self.run_octet(*args, "--repeats", 1)
+        again = json.loads(self.out.read_text())
+        self.assertEqual(again["rungs"][:3], first["rungs"][:3])  # speed and all: it was not measured again
+        for before, after in zip(first["rungs"], again["rungs"]):
+            self.assertEqual(before["kl"], after["kl"])
+
+    def tiny_llama(self):
+        """A checkpoint of two layers, whose weights are random, with the demo model's tokenizer."""
+        demo, folder = pathlib.Path(harness.MODEL), self.root / "tiny"
+        folder.mkdir()
+        vocab = json.loads((demo / "config.json").read_text())["vocab_size"]
+        (folder / "config.json").write_text(json.dumps({
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "vocab_size": vocab,
+            "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
+            "rope_theta": 10000.0, "tie_word_embeddings": True, "torch_dtype": "bfloat16"}))
+        shapes = {"model.embed_tokens": [vocab, 64], "model.norm": [64]}
+        for layer in ("model.layers.0.", "model.layers.1."):
+            shapes |= {layer + "input_layernorm": [64], layer + "post_attention_layernorm": [64],
+                       layer + "self_attn.q_proj": [64, 64], layer + "self_attn.k_proj": [32, 64],
+                       layer + "self_attn.v_proj": [32, 64], layer + "self_attn.o_proj": [64, 64],
+                       layer + "mlp.gate_proj": [96, 64], layer + "mlp.up_proj": [96, 64],
+                       layer + "mlp.down_proj": [64, 96]}
+        numbers, header, data = random.Random(1), {}, bytearray()
+        for name, shape in shapes.items():
+            count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+            values = bytearray(2 * count)  # BF16 of 1/8 to 1/4, and of either sign
+            values[0::2] = numbers.randbytes(count)
+            values[1::2] = bytes(0x3E | byte & 0x80 for byte in numbers.randbytes(count))
+            header[name + ".weight"] = {"dtype": "BF16", "shape": shape,
+                                        "data_offsets": [len(data), len(data) + len(values)]}
+            data += values
+        text = json.dumps(header).encode()
+        (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(demo / file, folder)
+        return folder
+
     def quantize(self, budget, *args, code=0):
-        return self.run_octet("quantize", harness.MODEL, "--out", self.root / "out", "--overwrite", "--auto",
+        return self.run_octet("quantize", self.model, "--out", self.root / "out", "--overwrite", "--auto",
                               "--budget", budget, *WINDOWS, *args, "--json", self.root / "q.json", code=code)
 
     def test_quantize_by_evidence(self):
@@ -120,11 +185,53 @@ class Precision(unittest.TestCase):
         self.assertLessEqual(report["bytes_after"], size)
         self.assertTrue(report["auto"]["kept"])
 
+    def test_sensitivities_outlive_a_budget_that_fails(self):
+        kept, self.model = self.root / "out.sensitivity.jsonl", self.tiny_llama()
+        log = self.quantize("kl=1e-9", code=2)
+        self.assertIn("no choice", log)
+        self.assertFalse((self.root / "out").exists())
+        lines = kept.read_text().splitlines()
+        self.assertEqual(len(lines), 2 * 7 + 2 + 2)  # linears, caches, as stored, everything
+        # What a killed run left of a line, and one figure less.
+        kept.write_text("\n".join(lines[:-1]) + "\n" + lines[-1][:20])
+        self.quantize("kl=100")
+        self.assertEqual([line for line in kept.read_text().splitlines() if line in lines], lines)
+        # Bytes are counted before anything is measured.
+        kept.unlink()
+        self.quantize("bytes=1000", code=2)
+        self.assertFalse(kept.exists())
+
     def test_preset(self):
         self.run_octet("quantize", harness.MODEL, "--out", self.root / "out", "--preset", "first-last-bf16")
         ignored = json.loads((self.root / "out" / "config.json").read_text())["quantization_config"]["ignore"]
         layers = {name.split(".")[2] for name in ignored if name.endswith("o_proj")}
         self.assertEqual(layers, {"0", "7"})
+
+    def test_hot_experts_stay_in_16_bits(self):
+        args = ("--scheme", "fp8_block", "--calibration", TEXT, "--calibration-tokens", 1024)
+        log = self.run_octet("quantize", harness.MODEL, "--out", self.root / "out", "--expert-policy", "hot=0.25",
+                             *args)
+        self.assertIn("experts of 7 layers stay in 16 bits", log)
+        config = json.loads((self.root / "out" / "config.json").read_text())
+        ignored = config["quantization_config"]["modules_to_not_convert"]
+        experts = {name.rsplit(".", 1)[0] for name in ignored if ".experts." in name}
+        self.assertEqual(len(experts), 7 * 4)
+        self.assertEqual(sum(".experts." in name for name in ignored), 3 * len(experts))
+        # Experts of both precisions in one layer compute; nearer to the source than all in FP8.
+        compare = ("--baseline", harness.MODEL, "--baseline-compute", "fp32", "--text", TEXT, "--json", self.out)
+        self.run_octet("eval", "compare", self.root / "out", *compare)
+        kept = json.loads(self.out.read_text())
+        self.run_octet("eval", "compare", harness.MODEL, "--scheme", "fp8_block", *compare)
+        self.assertNotEqual(json.loads(self.out.read_text()), kept)
+        # Both at once, and what says nothing.
+        self.run_octet("quantize", harness.MODEL, "--out", self.root / "both", "--expert-policy", "hot=0.1",
+                       "--rounding", "compensated", *args)
+        quantize = ("quantize", harness.MODEL, "--out", self.root / "no")
+        for policy in ("hot", "hot=", "hot=0", "hot=2", "cold=0.5", "hot=x"):
+            self.refused(["--expert-policy", "hot=SHARE"], *quantize, "--expert-policy", policy, *args)
+        self.refused(["--calibration"], *quantize, "--expert-policy", "hot=0.5")
+        dense = pathlib.Path(harness.MODEL).parents[1] / "tests" / "golden" / "llama_mha"
+        self.refused(["no experts"], "quantize", dense, "--out", self.root / "no", "--expert-policy", "hot=0.5", *args)
 
     def test_refuses_what_says_nothing(self):
         quantize = ("quantize", harness.MODEL, "--out", self.root / "out")
@@ -133,6 +240,13 @@ class Precision(unittest.TestCase):
         self.refused(["--text"], *quantize, "--auto", "--budget", "kl=0.01")
         self.refused(["--budget", "--auto"], *quantize, "--budget", "kl=0.01")
         self.refused(["or more"], *quantize, "--auto", "--budget", "bytes=10", *WINDOWS)
+        for flag, value in (("--windows", 8), ("--window", 100), ("--seed", 1), ("--min-fp8-share", 0.8)):
+            self.refused([flag, "--auto"], *quantize, flag, value)
+        self.refused(["--min-fp8-share", "kl=X"], *quantize, "--auto", "--budget", "bytes=1e9", *WINDOWS,
+                     "--min-fp8-share", 0.5)
+        self.refused(["--kv-cache-dtype", "as asked"], *quantize, "--attention", "fp8", "--kv-cache-dtype", "bf16")
+        self.refused(["--baseline-attention", "--baseline-compute bf16"], "eval", "compare", harness.MODEL,
+                     "--baseline", harness.MODEL, "--baseline-attention", "fp8", "--text", TEXT)
         self.assertFalse((self.root / "out").exists())
         other = self.root / "other.json"
         for content, word in (("{}", "parts"), ("[]", "object"), ("", "empty")):
@@ -143,6 +257,15 @@ class Precision(unittest.TestCase):
         other.write_text(json.dumps({**result, "model_hash": "0"}))
         self.refused(["another model"], *quantize, "--auto", "--budget", "kl=0.01", *WINDOWS, "--sensitivity",
                      other)
+        for place, change in (("$.everything.kl", {"everything": {**result["everything"], "kl": 1e308}}),
+                              ("$.parts[1].kl", {"parts": [result["parts"][0], {**result["parts"][1], "kl": -1}]}),
+                              ("$.parts[0].kind", {"parts": [{**result["parts"][0], "kind": "knob"}]}),
+                              ("$.parts[1].name", {"parts": [result["parts"][0]] * 2}),
+                              ("$.by", {"by": "colour"}), ("$.scheme", {"scheme": "fp7"}),
+                              ("$.perplexity", {"perplexity": 0.5})):
+            other.write_text(json.dumps({**result, **change}))
+            self.refused([f"other.json, {place}"], *quantize, "--auto", "--budget", "kl=0.01", *WINDOWS,
+                         "--sensitivity", other)
         other.write_text(json.dumps({**result, "parts": result["parts"][:2]}))
         self.refused(["lack a linear"], *quantize, "--auto", "--budget", "kl=0.01", *WINDOWS, "--sensitivity",
                      other)

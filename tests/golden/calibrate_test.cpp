@@ -46,6 +46,7 @@ struct Seen {
   Calibration calibration;
   std::map<std::string, std::vector<float>> inputs;  // by the first module
   std::map<std::string, std::vector<float>> k, v;    // by attention module
+  std::map<std::string, std::vector<float>> k_amax;  // by attention module, of each sample
 };
 
 Seen calibrate(const std::string& golden) {
@@ -65,6 +66,7 @@ Seen calibrate(const std::string& golden) {
   const auto model =
       model::load_model(config, source, observing, {.compute = model::Compute::bf16});
   engine::Session session(*model, observing, {.max_tokens = 64, .chunk = 7});
+  int64_t samples_begun = 0;
   observing.observe_cache([&](const void* cache, const Tensor& k, const Tensor& v) {
     for (int64_t layer = 0; layer < config.layers; ++layer) {
       const std::string name = "model.layers." + std::to_string(layer) + ".self_attn";
@@ -75,10 +77,14 @@ Seen calibrate(const std::string& golden) {
         const std::vector<float> values = model::to_float(*side);
         (*to)[name].insert((*to)[name].end(), values.begin(), values.end());
       }
+      std::vector<float>& amax = seen.k_amax[name];
+      amax.resize(static_cast<size_t>(samples_begun));
+      for (const float x : model::to_float(k)) amax.back() = std::max(amax.back(), std::abs(x));
     }
   });
   for (int64_t i = 0; i < kSamples; ++i) {
     calibrator.begin_sample(i % 10 == 9);
+    ++samples_begun;
     session.reset();
     session.extend(0, sample(i));
   }
@@ -159,6 +165,32 @@ TEST(Calibrate, ComesBackFromItsFile) {
     const auto path = dir.file("it.json", dump_json(offline::to_json(calibration)));
     EXPECT_EQ(offline::read_calibration(path), calibration);
   }
+}
+
+TEST(Calibrate, ScalesThatAreDelayedGoByTheLastSamples) {
+  const Seen seen = calibrate("llama_gqa_rope3");
+  const model::ModelConfig config = model::read_config(folder_of("llama_gqa_rope3"));
+  for (const auto algorithm : {offline::AmaxAlgorithm::max, offline::AmaxAlgorithm::most_recent}) {
+    for (const int64_t history : {1, 3, 1024}) {
+      const auto scales =
+          offline::kv_scales(seen.calibration, config,
+                             {.kv = offline::RangeMethod::delayed,
+                              .delayed = {.history = history, .algorithm = algorithm}});
+      for (const auto& [attention, amax] : seen.k_amax) {
+        ASSERT_EQ(amax.size(), static_cast<size_t>(kSamples));
+        const size_t last =
+            algorithm == offline::AmaxAlgorithm::max ? std::min<size_t>(history, kSamples) : 1;
+        const float most = *std::max_element(amax.end() - static_cast<int64_t>(last), amax.end());
+        EXPECT_EQ(scales.at(attention + ".k_scale"), std::vector<float>{most / 448.0f});
+      }
+    }
+  }
+  // What an earlier version kept has no order.
+  Calibration old = seen.calibration;
+  for (auto& [name, cache] : old.caches) {
+    for (offline::Range& range : cache.k) range.amax.clear();
+  }
+  EXPECT_THROW(offline::kv_scales(old, config, {.kv = offline::RangeMethod::delayed}), Error);
 }
 
 TEST(Calibrate, WarnsOfFewSamplesAndOfHeldOutOnesBeyondTheOthers) {

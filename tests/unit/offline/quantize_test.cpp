@@ -126,7 +126,9 @@ TEST_F(Quantize, EverySchemeFromEverySourceType) {
       SCOPED_TRACE(fmt::format("{} {}", golden, scheme.name));
       QuantizeOptions wanted = options(golden, scheme.name);
       wanted.overwrite = true;
+      const int64_t foreseen = quantized_bytes(wanted);
       const QuantizeReport report = quantize_checkpoint(wanted);
+      EXPECT_EQ(foreseen, report.bytes_after);
       const model::Checkpoint before(wanted.source);
       const auto after = std::make_shared<model::Checkpoint>(wanted.out);
       const model::ModelConfig config = model::read_config(wanted.out);
