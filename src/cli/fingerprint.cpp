@@ -29,6 +29,7 @@ std::string fingerprint_of(const ModelOptions& model, const BackendOptions& devi
                        model.rope_theta, device.device, device.kernels, device.deterministic,
                        device.fast_accumulation));
   hash.add(fmt::format(";{}", fmt::join(device.pins, ",")));
+  if (model.kv_group_tokens) hash.add(fmt::format(";groups of {}", *model.kv_group_tokens));
   if (!model.policy.empty()) hash.add(read_text(model.policy));
   return hash.hex();
 }

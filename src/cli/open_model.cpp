@@ -11,6 +11,7 @@
 #include "engine/capacity.h"
 #include "model/config_overrides.h"
 #include "model/gguf/checkpoint.h"
+#include "model/kv_scales.h"
 #include "numerics/scheme.h"
 #include "text/utf8.h"
 
@@ -31,14 +32,20 @@ std::vector<std::string> quantization_names() {
   return names;
 }
 
+// "--baseline-attention": errors name a flag as it was given.
+std::string flag_of(const ModelOptions& options, std::string_view name) {
+  return fmt::format("--{}{}", options.flag_prefix, name);
+}
+
 // --quantization is another name for --scheme.
 ModelOptions with_one_scheme(ModelOptions options) {
   if (options.quantization.empty()) return options;
   const std::string named = options.quantization == "fp8" ? "fp8_channel" : options.quantization;
   if (!options.scheme.empty() && options.scheme != named) {
     throw Error({.what = "--scheme and --quantization ask for different formats",
-                 .where = "--quantization",
-                 .value = fmt::format("{} with --scheme {}", options.quantization, options.scheme),
+                 .where = flag_of(options, "quantization"),
+                 .value = fmt::format("{} with {} {}", options.quantization,
+                                      flag_of(options, "scheme"), options.scheme),
                  .fix = "leave one of the two out"});
   }
   options.scheme = named;
@@ -92,25 +99,36 @@ void refuse_idle_flags(const ModelOptions& options, const model::ModelConfig& co
                        model::Compute compute) {
   const bool fp8_cache = has_fp8_cache(options, compute);
   const std::string run =
-      fmt::format("--compute {} and --kv-cache-dtype {}", name_of(compute), options.kv_cache_dtype);
+      fmt::format("{} {} and {} {}", flag_of(options, "compute"), name_of(compute),
+                  flag_of(options, "kv-cache-dtype"), options.kv_cache_dtype);
   if (options.kv_scale == "unit" &&
       (!fp8_cache || !std::holds_alternative<model::Mla>(config.attention))) {
     throw Error({.what = "there is no FP8 latent to leave unscaled",
-                 .where = "--kv-scale",
+                 .where = flag_of(options, "kv-scale"),
                  .value = fmt::format("unit with {}, {}", run, config.architecture),
                  .accepted = "a model with MLA and an FP8 KV cache",
                  .fix = "leave --kv-scale out, or pass --kv-cache-dtype fp8"});
   }
+  if (options.kv_group_tokens &&
+      (!fp8_cache || std::holds_alternative<model::Mla>(config.attention))) {
+    throw Error(
+        {.what = "there is no FP8 cache of K and V whose tokens could share a scale",
+         .where = flag_of(options, "kv-group-tokens"),
+         .value = fmt::format("{} with {}, {}", *options.kv_group_tokens, run, config.architecture),
+         .accepted = "a model whose cache holds K and V in FP8",
+         .fix = "leave the flag out, or pass --kv-cache-dtype fp8"});
+  }
   if (!options.scheme.empty() && options.scheme != "none" && compute != model::Compute::fp8) {
     throw Error({.what = "--scheme quantizes for FP8 arithmetic, and another is asked for",
-                 .where = "--scheme",
-                 .value = fmt::format("{} with --compute {}", options.scheme, name_of(compute)),
+                 .where = flag_of(options, "scheme"),
+                 .value = fmt::format("{} with {} {}", options.scheme, flag_of(options, "compute"),
+                                      name_of(compute)),
                  .accepted = "--compute fp8, or none",
                  .fix = "leave one of the two out"});
   }
   if (options.attention != "fp8" || (compute == model::Compute::fp8 && fp8_cache)) return;
   throw Error({.what = "FP8 attention needs FP8 arithmetic and an FP8 KV cache",
-               .where = "--attention",
+               .where = flag_of(options, "attention"),
                .value = "fp8 with " + run,
                .accepted = "--compute fp8 and --kv-cache-dtype auto, fp8, fp8_e4m3 or fp8_e5m2",
                .fix = "leave --attention out, or change the other two"});
@@ -121,7 +139,7 @@ model::LoadOptions load_options_of(const ModelOptions& options, const model::Mod
   load.compute = compute_of(options, config);
   if (config.quant && !options.scheme.empty() && !options.random_weights) {
     throw Error({.what = "this checkpoint is FP8 already and brings its own formats",
-                 .where = "--scheme",
+                 .where = flag_of(options, "scheme"),
                  .value = options.scheme,
                  .fix = "leave --scheme out, or name the 16-bit checkpoint"});
   }
@@ -130,6 +148,7 @@ model::LoadOptions load_options_of(const ModelOptions& options, const model::Mod
   }
   if (!options.policy.empty()) load.policy = read_policy_file(options.policy);
   load.fp8_attention = options.attention != "bf16";
+  load.kv_group_tokens = options.kv_group_tokens.value_or(load.kv_group_tokens);
   refuse_idle_flags(options, config, load.compute);
   return load;
 }
@@ -225,7 +244,8 @@ void add_memory_row(OptionTable& table, double* utilization) {
 }
 
 void add_model_rows(OptionTable& table, ModelOptions& options, const std::string& prefix) {
-  const auto flag = [&](std::string_view name) { return fmt::format("--{}{}", prefix, name); };
+  options.flag_prefix = prefix;
+  const auto flag = [&](std::string_view name) { return flag_of(options, name); };
   table.group(prefix.empty() ? "Model" : "Model of the baseline");
   table.add(flag("random-weights"), &options.random_weights,
             "make weights up: MODEL may then be a config.json alone");
@@ -251,6 +271,10 @@ void add_model_rows(OptionTable& table, ModelOptions& options, const std::string
   table.add(flag("kv-scale"), &options.kv_scale,
             "unit leaves an FP8 latent unscaled, to measure what scales are worth",
             {.choices = {"auto", "unit"}});
+  table.add(flag("kv-group-tokens"), &options.kv_group_tokens,
+            "tokens of an FP8 cache of K and V that share a scale, where neither the checkpoint "
+            "nor a warm-up fixes one (1024): fewer follow the values more closely",
+            {.least = 256, .most = 4096});
   table.add(flag("max-model-len"), &options.max_model_len,
             "longest sequence; 0 is what the model was made for", {.least = 0});
   table.add(flag("hf-overrides"), &options.hf_overrides,
@@ -303,7 +327,7 @@ OpenModel::OpenModel(const ModelOptions& options)
   source_ = random_ ? random_ : open_checkpoint(options);
   if (options.max_model_len > config_.max_positions) {
     throw Error({.what = "the model was not made for such long sequences",
-                 .where = "--max-model-len",
+                 .where = flag_of(options, "max-model-len"),
                  .value = fmt::format("{}", options.max_model_len),
                  .accepted = fmt::format("at most {}", config_.max_positions)});
   }
@@ -391,6 +415,11 @@ void OpenModel::require_known(std::span<const int32_t> ids, const std::string& w
                  .accepted = fmt::format("tokens 0 to {}", config_.vocab - 1),
                  .fix = "check that tokenizer.json belongs to this model"});
   }
+}
+
+void OpenModel::set_kv_scales(const std::map<std::string, std::vector<float>>& scales,
+                              std::string origin) {
+  source_ = model::with_kv_scales(std::move(source_), scales, std::move(origin));
 }
 
 const model::Model& OpenModel::load(ops::Backend& backend, int64_t max_tokens) {

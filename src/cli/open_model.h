@@ -1,6 +1,7 @@
 // The options that say which model runs and how, shared by all verbs, and what opens it.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,6 +30,7 @@ struct BackendOptions {
 
 struct ModelOptions {
   std::string path;
+  std::string flag_prefix;  // of the names of its flags: "baseline-"
   bool random_weights = false;
   int64_t seed = 0;  // of random weights
   // Nothing is computed: random weights may share their memory, so that any shape fits.
@@ -40,6 +42,7 @@ struct ModelOptions {
   std::string attention = "auto";
   std::string kv_cache_dtype = "auto";
   std::string kv_scale = "auto";
+  std::optional<int64_t> kv_group_tokens;
   int64_t max_model_len = 0;  // 0 = the model's own limit
   // What a run changes in config.json; JSON objects, "" = nothing (model/config_overrides.h).
   std::string hf_overrides, rope_scaling;
@@ -66,6 +69,9 @@ class OpenModel {
   // Binds the weights; positions are prepared for sequences of at most `max_tokens` (0 = the
   // limit). Prints the model's notices to stderr.
   const model::Model& load(ops::Backend& backend, int64_t max_tokens = 0);
+  // Scales of the KV cache in place of those of the checkpoint (model::with_kv_scales), before
+  // load().
+  void set_kv_scales(const std::map<std::string, std::vector<float>>& scales, std::string origin);
 
   const model::ModelConfig& config() const { return config_; }
   const model::WeightSource& source() const { return *source_; }

@@ -20,6 +20,7 @@
 #include "cli/start_checks.h"
 #include "cli/verbs.h"
 #include "cli/vllm_flags.h"
+#include "cli/warm_up.h"
 #include "engine/engine.h"
 #include "server/server.h"
 
@@ -32,6 +33,7 @@ struct ServeOptions {
   BaselineOptions baseline;
   server::ServerOptions server;
   engine::EngineOptions engine{.populate_memory = true};
+  WarmUpOptions warm_up;
   std::string port_file, chat_template;
   std::string generation_config = "auto", override_generation_config;
   std::string tool_call_parser = "auto";
@@ -114,6 +116,7 @@ OptionTable table_of(ServeOptions& o) {
             "bytes of the KV cache; 0 sizes it for --max-num-seqs full sequences", {.least = 0});
   table.add("--block-size", &o.engine.block_tokens, "tokens of one block of the KV cache",
             {.least = 1, .most = 1024});
+  add_warm_up_rows(table, o.warm_up);
   add_memory_row(table, &o.engine.memory_utilization);
   table.add("--populate-memory", &o.engine.populate_memory,
             "on a CPU: make the memory of the KV cache and of activations resident right after the "
@@ -278,6 +281,7 @@ int run_serve(Args args) {
   if (text::has_grammar_engine()) {
     grammars.emplace(open.tokenizer(), open.config().vocab, open.config().eos);
   }
+  const bool warmed_up = warm_up(o.warm_up, o.model, o.backend, open);
   const std::unique_ptr<ops::Backend> backend = open_backend(o.backend);
   check_kernels(open, o.backend, *backend);
   const model::Model& model = open.load(*backend, open.max_model_len());
@@ -296,9 +300,10 @@ int run_serve(Args args) {
   std::optional<Baseline> baseline;
   if (!o.baseline.path.empty()) baseline.emplace(o.baseline, open, o.backend);
   engine::Engine engine(model, *backend, o.engine);
-  log::info("{} on {}: {}; memory:\n{}", o.server.served_name, backend->info().name, open.run_as(),
-            engine::to_string(engine.ledger()));
   server::ServedText text{open.tokenizer(), chat ? &*chat : nullptr, why_no_chat, kernels};
+  text.kv_scales = kv_scales_from(open, warmed_up);
+  log::info("{} on {}: {}, KV scales: {}; memory:\n{}", o.server.served_name, backend->info().name,
+            open.run_as(), text.kv_scales, engine::to_string(engine.ledger()));
   if (chat) text.tools = tool_format(o, *chat);
   if (grammars) text.grammars = &*grammars;
   text.why_no_grammar = "this build was made without its engine";

@@ -57,7 +57,6 @@ constexpr Flag kFlags[] = {
     {"-dp", true, "1", kOneDevice},
     {"-pp", true, "1", kOneDevice},
     {"-tp", true, "1", kOneDevice},
-    {"--calculate-kv-scales", false, "", "the KV cache's scales come with its blocks: --kv-scale"},
     {"--chat-template-content-format", true, "auto|string", "content becomes one text"},
     {"--compilation-config", true, "", "nothing is compiled; leave it out"},
     {"--cpu-offload-gb", true, "0", kFits},

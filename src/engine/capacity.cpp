@@ -130,6 +130,7 @@ ops::KvLayout kv_layout_of(const model::Model& model, model::KvType type, int64_
   options.type = kv_dtype(type, model.fp8_attention(), model.activation());
   options.activation = model.activation();
   options.block_tokens = block_tokens;
+  options.group_tokens = model.kv_group_tokens();
   // Stored scales are made for E4M3. E5M2 has range enough without them.
   options.fixed_scales = options.type == DType::e4m3 && !model.kv_scales().k.empty();
   options.unit_scale = unit_scale;

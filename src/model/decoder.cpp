@@ -12,6 +12,7 @@ Decoder::Decoder(Binder& binder, DecoderWeights weights)
     : config_(binder.config()),
       activation_(binder.activation()),
       fp8_attention_(binder.options().compute == Compute::fp8 && binder.options().fp8_attention),
+      kv_group_tokens_(binder.options().kv_group_tokens),
       memory_(binder.take_memory()),
       weights_(std::move(weights)) {
   const int64_t positions =

@@ -31,6 +31,7 @@ class Decoder final : public Model {
   const ModelConfig& config() const override { return config_; }
   DType activation() const override { return activation_; }
   bool fp8_attention() const override { return fp8_attention_; }
+  int64_t kv_group_tokens() const override { return kv_group_tokens_; }
   const KvScales& kv_scales() const override { return weights_.kv_scales; }
   std::vector<LinearUse> linears() const override;
   const std::vector<PolicyRow>& precisions() const override { return precisions_; }
@@ -44,6 +45,7 @@ class Decoder final : public Model {
   ModelConfig config_;
   DType activation_;
   bool fp8_attention_;
+  int64_t kv_group_tokens_;
   WeightMemory memory_;
   DecoderWeights weights_;
   RopeMemory rope_;

@@ -3,17 +3,80 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <set>
+#include <string_view>
+#include <utility>
 
 namespace octet::model {
+namespace {
+
+// All that writers called the scale of a side, 'k' or 'v'; the first that is there holds.
+std::array<std::string, 5> names_of(const std::string& attention, char side) {
+  return {attention + ".kv_scale", fmt::format("{0}.{1}_proj.{1}_scale", attention, side),
+          fmt::format("{}.{}_scale", attention, side),
+          fmt::format("{}.attn.{}_scale", attention, side),
+          fmt::format("{}.{}_proj.output_scale", attention, side)};
+}
+
+class KvScaledSource final : public WeightSource {
+ public:
+  KvScaledSource(std::shared_ptr<const WeightSource> source,
+                 std::map<std::string, std::vector<float>, std::less<>> scales, std::string origin)
+      : source_(std::move(source)), scales_(std::move(scales)), origin_(std::move(origin)) {
+    for (auto& [name, values] : scales_) {
+      constexpr std::string_view suffix = ".k_scale";
+      const std::string attention = name.substr(0, name.size() - suffix.size());
+      const auto hidden = names_of(attention, name[attention.size() + 1]);
+      hidden_.insert(hidden.begin(), hidden.end());
+      const auto count = static_cast<int64_t>(values.size());
+      tensors_[name] = Tensor(values.data(), DType::f32, {count});
+    }
+  }
+
+  const Tensor* find(std::string_view name, const Shape& expected) const override {
+    if (const auto found = tensors_.find(name); found != tensors_.end()) return &found->second;
+    return hidden_.contains(name) ? nullptr : source_->find(name, expected);
+  }
+  Tensor read(std::string_view name, const Tensor& found) const override {
+    return tensors_.contains(name) ? found : source_->read(name, found);
+  }
+  void release(std::string_view name) const override {
+    if (!tensors_.contains(name)) source_->release(name);
+  }
+  std::vector<std::string> names() const override {
+    std::vector<std::string> names = source_->names();
+    std::erase_if(names, [&](const std::string& name) { return hidden_.contains(name); });
+    for (const auto& [name, tensor] : tensors_) names.push_back(name);
+    return names;
+  }
+  std::string locate(std::string_view name) const override {
+    return tensors_.contains(name) ? origin_ : source_->locate(name);
+  }
+
+ private:
+  std::shared_ptr<const WeightSource> source_;
+  std::map<std::string, std::vector<float>, std::less<>> scales_;
+  std::string origin_;
+  std::map<std::string, Tensor, std::less<>> tensors_;
+  std::set<std::string, std::less<>> hidden_;
+};
+
+}  // namespace
+
+std::shared_ptr<const WeightSource> with_kv_scales(
+    std::shared_ptr<const WeightSource> source,
+    const std::map<std::string, std::vector<float>>& scales, std::string origin) {
+  return std::make_shared<KvScaledSource>(
+      std::move(source),
+      std::map<std::string, std::vector<float>, std::less<>>(scales.begin(), scales.end()),
+      std::move(origin));
+}
 
 KvScaleBinder::Side KvScaleBinder::find_side(const std::string& attention, char side,
                                              int64_t kv_heads) {
-  const std::string names[] = {
-      attention + ".kv_scale", fmt::format("{0}.{1}_proj.{1}_scale", attention, side),
-      fmt::format("{}.{}_scale", attention, side), fmt::format("{}.attn.{}_scale", attention, side),
-      fmt::format("{}.{}_proj.output_scale", attention, side)};
-  for (const std::string& name : names) {
+  for (const std::string& name : names_of(attention, side)) {
     if (!binder_.has(name, {1})) continue;
     std::vector<float> values = binder_.host_values(name, kv_heads);
     const bool negative = std::ranges::any_of(values, [](float x) { return x < 0.0f; });

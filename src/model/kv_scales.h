@@ -12,6 +12,8 @@
 // for both: it is the larger that is there.
 #pragma once
 
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -43,5 +45,12 @@ class KvScaleBinder {
   std::string one_sided_, not_loaded_;  // the first of each
   bool all_ones_ = true;
 };
+
+// `source` with these scales in the place of all that it has: by tensor name,
+// "model.layers.0.self_attn.k_scale", one value a KV head. `origin` says in errors where they come
+// from.
+std::shared_ptr<const WeightSource> with_kv_scales(
+    std::shared_ptr<const WeightSource> source,
+    const std::map<std::string, std::vector<float>>& scales, std::string origin);
 
 }  // namespace octet::model

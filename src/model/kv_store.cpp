@@ -19,6 +19,7 @@ KvType parse_kv_type(std::string_view text) {
 ops::KvLayout kv_layout(const ModelConfig& config, const KvOptions& options) {
   ops::KvLayout layout;
   layout.block_tokens = options.block_tokens;
+  layout.group_tokens = options.group_tokens;
   ops::KvLayerFormat layer;
   layer.type = options.type;
   if (const auto* gqa = std::get_if<Gqa>(&config.attention)) {
@@ -26,6 +27,14 @@ ops::KvLayout kv_layout(const ModelConfig& config, const KvOptions& options) {
     layer.kv_heads = gqa->kv_heads;
     layer.head_dim = gqa->head_dim;
     layer.block_groups = is_fp8(options.type) && !options.fixed_scales;
+    if (layer.block_groups && options.group_tokens % options.block_tokens != 0) {
+      throw Error({.what = "tokens of the KV cache that share a scale are whole blocks",
+                   .where = "--block-size",
+                   .value = fmt::format("{} with --kv-group-tokens {}", options.block_tokens,
+                                        options.group_tokens),
+                   .accepted = "a divisor of --kv-group-tokens",
+                   .fix = "change one of the two, or calibrate the scales (octet calibrate)"});
+    }
   } else {
     const auto& mla = std::get<Mla>(config.attention);
     layer.kind = ops::KvLayerFormat::Kind::mla;
@@ -54,6 +63,7 @@ KvStore::KvStore(ops::Backend& backend, const ops::KvLayout& layout, int64_t blo
       cache.k = allocate(format.type, {blocks, tokens, format.kv_heads, format.head_dim});
       cache.v = allocate(format.type, {blocks, tokens, format.kv_heads, format.head_dim});
       if (!is_fp8(format.type)) continue;
+      cache.group_tokens = layout.group_tokens;
       cache.k_scale = allocate(DType::f32, {blocks, format.kv_heads});
       cache.v_scale = allocate(DType::f32, {blocks, format.kv_heads});
       if (format.block_groups) {

@@ -19,12 +19,13 @@ KvType parse_kv_type(std::string_view text);
 struct KvOptions {
   DType type = DType::bf16;        // of K and V or the latent: e4m3, e5m2, bf16, f32
   DType activation = DType::bf16;  // the rope part of MLA keeps this
-  int64_t block_tokens = 16;       // must divide 1024
-  bool unit_scale = false;         // MLA FP8 without scales, for comparison
-  bool fixed_scales = false;       // GQA FP8: the checkpoint or a calibration gives them
+  int64_t block_tokens = 16;
+  int64_t group_tokens = ops::kGroupTokens;  // of block groups
+  bool unit_scale = false;                   // MLA FP8 without scales, for comparison
+  bool fixed_scales = false;                 // GQA FP8: the checkpoint or a calibration gives them
 };
 
-// What every layer's cache holds, for this model.
+// What every layer's cache holds, for this model. Error if blocks do not fill its groups.
 ops::KvLayout kv_layout(const ModelConfig& config, const KvOptions& options);
 
 // Per layer and KV head, f32 [kv_heads] on the device; empty where the checkpoint has none.

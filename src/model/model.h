@@ -30,7 +30,9 @@ struct LoadOptions {
   LinearFormat online;
   std::vector<PolicyRow> policy;  // rows of --policy FILE, above all others
   bool fp8_attention = true;      // with Compute::fp8 only (--attention fp8|bf16)
-  int64_t max_positions = 0;      // of the RoPE table; 0 = the model's own limit
+  // Tokens that share a scale of an FP8 cache without fixed ones (--kv-group-tokens).
+  int64_t kv_group_tokens = ops::kGroupTokens;
+  int64_t max_positions = 0;  // of the RoPE table; 0 = the model's own limit
   // False: names, types and shapes are checked and weights are left unread, for a plan that
   // computes nothing.
   bool read_weights = true;
@@ -65,6 +67,7 @@ class Model {
   virtual const ModelConfig& config() const = 0;
   virtual DType activation() const = 0;  // f32 or bf16
   virtual bool fp8_attention() const = 0;
+  virtual int64_t kv_group_tokens() const = 0;
   virtual const KvScales& kv_scales() const = 0;
   virtual std::vector<LinearUse> linears() const = 0;
   // The precision of each linear and why, in the order of linears().

@@ -14,6 +14,9 @@
 
 namespace octet::ops {
 
+// Tokens that share a scale where block groups choose it, unless another number is asked for.
+inline constexpr int64_t kGroupTokens = 1024;
+
 // GQA: K and V of every KV head.
 //
 // The scale in force is stored with each block, one a KV head. A calibrated model fixes it
@@ -33,7 +36,7 @@ struct GqaCache {
   Tensor k_scale, v_scale;    // f32 [blocks, kv_heads]; absent unless k, v are FP8
   Tensor k_absmax, v_absmax;  // f32 [blocks, kv_heads]; absent unless block groups choose scales
   Tensor fixed_k_scale, fixed_v_scale;  // f32 [kv_heads], or absent
-  int64_t group_tokens = 1024;          // a multiple of block_tokens
+  int64_t group_tokens = kGroupTokens;  // a multiple of block_tokens
 };
 
 // MLA: one latent vector (the first `kv_lora` of K, and V itself) and one rope vector a token,
@@ -60,6 +63,7 @@ struct KvLayerFormat {
 
 struct KvLayout {
   int64_t block_tokens = 16;
+  int64_t group_tokens = kGroupTokens;  // of layers with block groups: a multiple of block_tokens
   std::vector<KvLayerFormat> layers;
 
   // Bytes of one block over all layers, scales included. Ledger and allocator both use this.

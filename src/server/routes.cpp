@@ -60,6 +60,7 @@ std::vector<std::pair<std::string_view, std::string>> facts_of(const engine::Eng
   };
   const bool prefixes = engine.scheduling().enable_prefix_caching;
   return {{"kv_cache_dtype", std::string(name_of(engine.kv_type()))},
+          {"kv_scales", text.kv_scales},
           {"max_model_len", std::to_string(engine.max_model_len())},
           {"prefix_caching", on_or(prefixes, "not asked for")},
           {"chat", on_or(text.chat, text.why_no_chat)},

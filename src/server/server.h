@@ -45,6 +45,7 @@ struct ServedText {
   std::optional<ToolFormat> tools = {};       // how the model writes tool calls
   text::GrammarCompiler* grammars = nullptr;  // null: no structured output
   std::string why_no_grammar = "this server has no structured output";
+  std::string kv_scales = "none";  // where those of the KV cache come from
 };
 
 // The model that --baseline names, and what looks at both.

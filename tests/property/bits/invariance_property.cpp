@@ -25,7 +25,8 @@ struct Subject {
   const char* folder;
   const char* scheme;
   const char* kernels;
-  int prompt_len;  // of the request under test
+  int prompt_len;           // of the request under test
+  int group_tokens = 1024;  // that share a scale of the cache
 };
 
 // The tiny Qwens and Mixtral have windows in some layers or in all, far shorter than the prompt,
@@ -45,6 +46,10 @@ constexpr Subject kSubjects[] = {
     {"qwen3_moe_exact", "/tests/golden/qwen3_moe_window", "fp8_channel", "exact", 40},
     {"deepseek_yarn", "/tests/golden/deepseek_v2_greedy", "fp8_block", "auto", 40},
     {"llama_channel_exact", "/tests/golden/llama_gqa_rope3", "fp8_channel", "exact", 90},
+    // The prompt goes over the borders of groups, whose scales are not those before.
+    {"llama_groups", "/tests/golden/llama_gqa_rope3", "fp8_channel", "auto", 90, 32},
+    {"llama_groups_portable", "/tests/golden/llama_gqa_rope3", "fp8_block", "portable", 90, 16},
+    {"mixtral_groups_exact", "/tests/golden/mixtral_window", "fp8_channel", "exact", 40, 16},
 };
 
 // What must not change: ids, and the bits of every reported log-probability.
@@ -66,9 +71,13 @@ class Bits : public ::testing::TestWithParam<Subject> {
         cpu::CpuOptions{.threads = threads, .kernels = GetParam().kernels});
   }
   static std::unique_ptr<model::Model> load(ops::Backend& backend) {
+    return load(backend, GetParam().group_tokens);
+  }
+  static std::unique_ptr<model::Model> load(ops::Backend& backend, int64_t group_tokens) {
     const std::string folder = kRoot + GetParam().folder;
     model::LoadOptions options{.compute = model::Compute::fp8,
-                               .online = scheme_named(GetParam().scheme).format};
+                               .online = scheme_named(GetParam().scheme).format,
+                               .kv_group_tokens = group_tokens};
     model::ModelConfig config = model::read_config(folder);
     config.max_positions = std::max<int64_t>(config.max_positions, kMaxTokens);
     return model::load_model(config, std::make_shared<model::Checkpoint>(folder), backend, options);
@@ -190,6 +199,15 @@ TEST_P(Bits, AfterAPrefixOfAnotherRequest) {
   EXPECT_TRUE(hit.same_as(fresh));
   // And once more, when all of its own prompt is there.
   EXPECT_TRUE(run(engine, {request()})[0].same_as(fresh));
+}
+
+// Else the subjects with small groups would prove nothing.
+TEST_P(Bits, GroupsOfAnotherSizeGiveOtherBits) {
+  constexpr int usual = 1024;
+  if (GetParam().group_tokens == usual) GTEST_SKIP();
+  const auto with_usual = load(*backend_, usual);
+  EXPECT_TRUE(logits_of(*backend_, *with_usual, 64, std::nullopt) !=
+              logits_of(*backend_, *model_, 64, std::nullopt));
 }
 
 TEST_P(Bits, PoisonedPagesChangeNothing) {

@@ -98,6 +98,41 @@ TEST(KvScales, OneAHeadInAnyShape) {
   EXPECT_THAT(fault_of(tiny_with(three, 2)), AllOf(HasSubstr("k_scale'"), HasSubstr("3, 1, 1")));
 }
 
+// Given ones stand in the place of all that a checkpoint has, under whatever name.
+TEST(KvScales, GivenOnesHideTheStored) {
+  Scales stored{.values = {{"self_attn.kv_scale", {7}},
+                           {"self_attn.k_proj.k_scale", {8}},
+                           {"self_attn.v_proj.output_scale", {9}}}};
+  const TempDir dir;
+  tiny_with(stored, 2).write(dir);
+  std::map<std::string, std::vector<float>> given;
+  for (const char* layer : {"0", "1"}) {
+    const std::string attention = fmt::format("model.layers.{}.self_attn", layer);
+    given[attention + ".k_scale"] = {0.5f, 0.25f};
+    given[attention + ".v_scale"] = {2, 3};
+  }
+  HostBackend backend;
+  const std::string path = dir.path().string();
+  const auto source = with_kv_scales(open_weights(path), given, "a warm-up");
+  const auto model = load_model(read_config(path), source, backend, {});
+  for (const Tensor& k : model->kv_scales().k) {
+    EXPECT_THAT(std::vector<float>(k.as<float>(), k.as<float>() + k.count()),
+                ElementsAre(0.5f, 0.25f));
+  }
+  for (const Tensor& v : model->kv_scales().v) {
+    EXPECT_THAT(std::vector<float>(v.as<float>(), v.as<float>() + v.count()), ElementsAre(2, 3));
+  }
+  EXPECT_THAT(model->notices(), Not(Contains(HasSubstr("KV scale"))));
+  EXPECT_EQ(source->locate("model.layers.0.self_attn.k_scale"), "a warm-up");
+  // A bad one is named by where it comes from.
+  given["model.layers.1.self_attn.v_scale"] = {0, 1};
+  EXPECT_THAT(test::error_of([&] {
+                load_model(read_config(path),
+                           with_kv_scales(open_weights(path), given, "a warm-up"), backend, {});
+              }),
+              HasSubstr("in a warm-up"));
+}
+
 TEST(KvScales, AMissingSideTakesTheOther) {
   Loaded got = loaded({.values = {{"self_attn.k_scale", {0.5f}}}});
   EXPECT_THAT(got.v[0], ElementsAre(0.5f, 0.5f));
