@@ -2,6 +2,8 @@
 import json
 import os
 import pathlib
+import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -29,6 +31,39 @@ def run(*args, timeout=60, text=""):
     done = subprocess.run([BINARY, *words], capture_output=True, timeout=timeout,
                           input=text.encode())
     return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def tiny_llama(folder):
+    """A new checkpoint of two layers, whose weights are random, with the demo model's tokenizer."""
+    demo = pathlib.Path(MODEL)
+    folder.mkdir()
+    vocab = json.loads((demo / "config.json").read_text())["vocab_size"]
+    (folder / "config.json").write_text(json.dumps({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "vocab_size": vocab,
+        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0, "tie_word_embeddings": True, "torch_dtype": "bfloat16"}))
+    shapes = {"model.embed_tokens": [vocab, 64], "model.norm": [64]}
+    for layer in ("model.layers.0.", "model.layers.1."):
+        shapes |= {layer + "input_layernorm": [64], layer + "post_attention_layernorm": [64],
+                   layer + "self_attn.q_proj": [64, 64], layer + "self_attn.k_proj": [32, 64],
+                   layer + "self_attn.v_proj": [32, 64], layer + "self_attn.o_proj": [64, 64],
+                   layer + "mlp.gate_proj": [96, 64], layer + "mlp.up_proj": [96, 64],
+                   layer + "mlp.down_proj": [64, 96]}
+    numbers, header, data = random.Random(1), {}, bytearray()
+    for name, shape in shapes.items():
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        values = bytearray(2 * count)  # BF16 of 1/8 to 1/4, and of either sign
+        values[0::2] = numbers.randbytes(count)
+        values[1::2] = bytes(0x3E | byte & 0x80 for byte in numbers.randbytes(count))
+        header[name + ".weight"] = {"dtype": "BF16", "shape": shape,
+                                    "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(demo / file, folder)
+    return folder
 
 
 class Server:

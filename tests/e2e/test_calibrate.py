@@ -114,9 +114,9 @@ class Calibrate(unittest.TestCase):
         self.calibrate(self.root / "none.txt", code=2)
         self.assertEqual([p.name for p in self.root.iterdir() if "calibration" in p.name], [])
 
-    def refused_by_quantize(self, calibration, *args):
-        out = self.root / "fp8"
-        done, _, log = harness.run("quantize", harness.MODEL, "--out", out, "--calibration-file",
+    def refused_by_quantize(self, calibration, *args, model=None):
+        out = self.root / "none"
+        done, _, log = harness.run("quantize", model or harness.MODEL, "--out", out, "--calibration-file",
                                    calibration, *args)
         self.assertEqual(done, 2, log)
         self.assertNotIn("internal error", log)
@@ -192,14 +192,16 @@ class Calibrate(unittest.TestCase):
         self.assertIn("calibration_rope", self.findings(model, "--rope-theta", 12345))
 
     def test_scales_that_are_delayed(self):
-        self.calibrate(self.text)
+        dense = harness.tiny_llama(self.root / "tiny")  # no expert that 5 samples do not see
+        self.calibrate(self.text, model=dense)
         found = json.loads(self.out.read_text())
         history = next(iter(found["inputs"].values()))["amax_history"]
         self.assertEqual(len(history), 5)  # of each sample
-        quantize = ("quantize", harness.MODEL, "--scheme", "fp8_tensor_static", "--calibration-file", self.out,
+        quantize = ("quantize", dense, "--scheme", "fp8_tensor_static", "--calibration-file", self.out,
                     "--overwrite", "--out", self.root / "fp8")
         for flags in (["--amax-history-len", 2], ["--amax-compute-algo", "most_recent"], ["--scale-margin", 1]):
-            done, _, log = harness.run(*quantize, "--input-scale-method", "delayed", *flags)
+            done, _, log = harness.run(*quantize, "--input-scale-method", "delayed", "--kv-scale-method", "delayed",
+                                       *flags)
             self.assertEqual(done, 0, log)
             done, _, log = harness.run(*quantize, *flags)
             self.assertEqual(done, 2, log)
@@ -210,7 +212,7 @@ class Calibrate(unittest.TestCase):
         for part in (*found["inputs"].values(),):
             part.pop("amax_history")
         log = self.refused_by_quantize(self.write("old.json", json.dumps(found)), "--scheme", "fp8_tensor_static",
-                                       "--input-scale-method", "delayed")
+                                       "--input-scale-method", "delayed", model=dense)
         self.assertIn("amax_history", log)
 
     def test_quantize_takes_it_and_refuses_others(self):

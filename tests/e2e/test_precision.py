@@ -2,8 +2,6 @@
 import json
 import os
 import pathlib
-import random
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -114,38 +112,6 @@ class Precision(unittest.TestCase):
         for before, after in zip(first["rungs"], again["rungs"]):
             self.assertEqual(before["kl"], after["kl"])
 
-    def tiny_llama(self):
-        """A checkpoint of two layers, whose weights are random, with the demo model's tokenizer."""
-        demo, folder = pathlib.Path(harness.MODEL), self.root / "tiny"
-        folder.mkdir()
-        vocab = json.loads((demo / "config.json").read_text())["vocab_size"]
-        (folder / "config.json").write_text(json.dumps({
-            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "vocab_size": vocab,
-            "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
-            "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
-            "rope_theta": 10000.0, "tie_word_embeddings": True, "torch_dtype": "bfloat16"}))
-        shapes = {"model.embed_tokens": [vocab, 64], "model.norm": [64]}
-        for layer in ("model.layers.0.", "model.layers.1."):
-            shapes |= {layer + "input_layernorm": [64], layer + "post_attention_layernorm": [64],
-                       layer + "self_attn.q_proj": [64, 64], layer + "self_attn.k_proj": [32, 64],
-                       layer + "self_attn.v_proj": [32, 64], layer + "self_attn.o_proj": [64, 64],
-                       layer + "mlp.gate_proj": [96, 64], layer + "mlp.up_proj": [96, 64],
-                       layer + "mlp.down_proj": [64, 96]}
-        numbers, header, data = random.Random(1), {}, bytearray()
-        for name, shape in shapes.items():
-            count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-            values = bytearray(2 * count)  # BF16 of 1/8 to 1/4, and of either sign
-            values[0::2] = numbers.randbytes(count)
-            values[1::2] = bytes(0x3E | byte & 0x80 for byte in numbers.randbytes(count))
-            header[name + ".weight"] = {"dtype": "BF16", "shape": shape,
-                                        "data_offsets": [len(data), len(data) + len(values)]}
-            data += values
-        text = json.dumps(header).encode()
-        (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
-        for file in ("tokenizer.json", "tokenizer_config.json"):
-            shutil.copy(demo / file, folder)
-        return folder
-
     def quantize(self, budget, *args, code=0):
         return self.run_octet("quantize", self.model, "--out", self.root / "out", "--overwrite", "--auto",
                               "--budget", budget, *WINDOWS, *args, "--json", self.root / "q.json", code=code)
@@ -186,7 +152,7 @@ class Precision(unittest.TestCase):
         self.assertTrue(report["auto"]["kept"])
 
     def test_sensitivities_outlive_a_budget_that_fails(self):
-        kept, self.model = self.root / "out.sensitivity.jsonl", self.tiny_llama()
+        kept, self.model = self.root / "out.sensitivity.jsonl", harness.tiny_llama(self.root / "tiny")
         log = self.quantize("kl=1e-9", code=2)
         self.assertIn("no choice", log)
         self.assertFalse((self.root / "out").exists())
@@ -217,12 +183,16 @@ class Precision(unittest.TestCase):
         experts = {name.rsplit(".", 1)[0] for name in ignored if ".experts." in name}
         self.assertEqual(len(experts), 7 * 4)
         self.assertEqual(sum(".experts." in name for name in ignored), 3 * len(experts))
-        # Experts of both precisions in one layer compute; nearer to the source than all in FP8.
-        compare = ("--baseline", harness.MODEL, "--baseline-compute", "fp32", "--text", TEXT, "--json", self.out)
-        self.run_octet("eval", "compare", self.root / "out", *compare)
-        kept = json.loads(self.out.read_text())
-        self.run_octet("eval", "compare", harness.MODEL, "--scheme", "fp8_block", *compare)
-        self.assertNotEqual(json.loads(self.out.read_text()), kept)
+
+        # Experts of both precisions in one layer compute, and fast kernels what the exact ones do.
+        def perplexity(model, *flags):
+            self.run_octet("eval", "perplexity", model, "--text", TEXT, "--window", 64, "--max-tokens", 126, *flags,
+                           "--json", self.out)
+            return json.loads(self.out.read_text())["perplexity"]
+        fast = perplexity(self.root / "out")
+        self.assertLess(abs(fast / perplexity(self.root / "out", "--kernels", "exact") - 1), 0.01)
+        self.assertLess(abs(fast / perplexity(harness.MODEL) - 1), 0.1)
+        self.assertNotEqual(fast, perplexity(harness.MODEL, "--scheme", "fp8_block"))
         # Both at once, and what says nothing.
         self.run_octet("quantize", harness.MODEL, "--out", self.root / "both", "--expert-policy", "hot=0.1",
                        "--rounding", "compensated", *args)
