@@ -210,7 +210,7 @@ class BadInput(unittest.TestCase):
         for flags in (["--rounding", "compensated"], ["--calibration", path]):
             code, _, log = harness.run("quantize", harness.MODEL, "--out", out, *flags)
             self.assertEqual(code, 2)
-            self.assertIn("--rounding compensated together with --calibration FILE", log)
+            self.assertIn("--calibration FILE together with --rounding compensated", log)
 
     def test_quantize_refuses_what_is_not_finite(self):
         out = os.path.join(self.folder.name, "broken")

@@ -178,6 +178,8 @@ TEST_F(Program, AFunctionIsJudgedByItsTest) {
 // What a model wrote has neither the word nor a way to where it would have to be said.
 TEST_F(Program, AFunctionCannotSayThatItPassed) {
   const std::string test = "assert f(3) == 12345";
+  const ProgramRunner brief("python3",
+                            {.seconds = 5});  // the checker may wait for what never comes
   for (const char* body : {
            // It answers with what is equal to everything.
            "    class Any:\n        def __eq__(self, other): return True\n    return Any()",
@@ -200,8 +202,8 @@ TEST_F(Program, AFunctionCannotSayThatItPassed) {
            "    import builtins\n    builtins.AssertionError = Exception\n    globals()['check'] = "
            "print",
        }) {
-    const ProgramResult result = runner_.run(judged(body, test));
-    EXPECT_EQ(result.end, ProgramEnd::failed) << body;
+    const ProgramResult result = brief.run(judged(body, test));
+    EXPECT_NE(result.end, ProgramEnd::passed) << body;
     EXPECT_THAT(result.message, Not(HasSubstr("found")));
   }
   // All that it does to the checker by what it answers, while it lives.
