@@ -161,8 +161,8 @@ bool set_shape(Plan& plan, const DeviceCaps& caps, int plan_m, const ThinTuning&
   const auto cramped = [&] { return alone * each < kLeastRingBytes; };
   lay_out(plan_m, 1);
   if (cramped() && tuning.blocks_per_sm == 0) blocks = 1;
-  // The split is that of plan_m rows, so that it can be the same for all m. A norm is made by blocks
-  // that have all of the inputs.
+  // The split is that of plan_m rows, so that it can be the same for all m. A norm is made by
+  // blocks that have all of the inputs.
   for (int split = 1;; split *= 2) {
     lay_out(plan_m, split);
     if (split == kMostSplit || a.norm || !(cramped() || idle())) break;
