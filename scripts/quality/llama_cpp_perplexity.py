@@ -42,8 +42,12 @@ class Model:
         self.window = window
         with quiet():
             llama_cpp.llama_backend_init()
-            self.model = llama_cpp.llama_model_load_from_file(
-                os.fsencode(path), llama_cpp.llama_model_default_params())
+            options = llama_cpp.llama_model_default_params()
+            # Not the weights in another layout: some builds of it die of an illegal instruction
+            # where the processor has tiles (AMX) and the system does not give them.
+            if hasattr(options, "use_extra_bufts"):
+                options.use_extra_bufts = False
+            self.model = llama_cpp.llama_model_load_from_file(os.fsencode(path), options)
             params = llama_cpp.llama_context_default_params()
             params.n_ctx = params.n_batch = params.n_ubatch = window
             params.n_threads = params.n_threads_batch = threads or os.cpu_count()
