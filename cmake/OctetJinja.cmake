@@ -22,5 +22,6 @@ file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/jinja/ggml_abort.cpp CONTENT
 add_library(octet_jinja STATIC ${jinja_sources} ${jinja_root}/common/json.cpp
             ${jinja_root}/common/unicode.cpp ${CMAKE_BINARY_DIR}/jinja/ggml_abort.cpp)
 target_include_directories(octet_jinja SYSTEM PUBLIC ${jinja_root}/common ${jinja_root}/ggml/include)
-target_compile_options(octet_jinja PRIVATE -w)
+# As octet_xgrammar: the first build waits for it.
+target_compile_options(octet_jinja PRIVATE -w -O1 -g0)
 target_link_libraries(octet_jinja PRIVATE nlohmann_json::nlohmann_json)
