@@ -32,6 +32,7 @@ bool is_dispensable(std::string_view name) {
                                          ".kv_scale",
                                          ".q_scale",
                                          ".prob_scale",
+                                         ".prob_output_scale",
                                          ".input_scale",
                                          ".output_scale",
                                          ".activation_scale"};
@@ -40,7 +41,8 @@ bool is_dispensable(std::string_view name) {
 
 // Of the products of attention, which other engines quantize by scales that are stored.
 bool is_attention_scale(std::string_view name) {
-  return name.ends_with(".q_scale") || name.ends_with(".prob_scale");
+  return name.ends_with(".q_scale") || name.ends_with(".prob_scale") ||
+         name.ends_with(".prob_output_scale");
 }
 
 // Whether `name` is a bias or a scale of a weight that is in use.

@@ -186,24 +186,34 @@ void Reader::add_rope(OrderedJson& config) const {
   // The format's default, which converters rely on: Llama 2's.
   const double theta = shortest(meta_.number(key(kRopeBase), kDefaultRopeBase));
   config["rope_theta"] = theta;
-  const std::string type = meta_.text(key("rope.scaling.type"), "none");
+  // As llama.cpp reads it: a factor that is there without a type is linear, under its first name,
+  // too.
+  const std::string type = meta_.text(key("rope.scaling.type"), "linear");
+  const char* const name = has("rope.scaling.factor") ? "rope.scaling.factor" : "rope.scale_linear";
+  const double stored = type == "none" ? 1 : shortest(meta_.number(key(name), 1));
+  const double factor = stored == 0 ? 1 : stored;
   if (const TensorInfo* factors = tensor("rope_freqs.weight")) {
+    if (factor != 1) {
+      meta_.refuse(key(name), "a scaling of rotary positions beside factors of single frequencies",
+                   fmt::format("{} x {:g}, and rope_freqs.weight", type, factor), "one of the two");
+    }
     config["rope_scaling"] = llama3_rope(*factors, theta);
-  } else if (type == "linear") {
-    config["rope_scaling"] = {{"rope_type", "linear"},
-                              {"factor", shortest(meta_.number(key("rope.scaling.factor")))}};
   } else if (type == "yarn") {
     OrderedJson yarn = {
         {"rope_type", "yarn"},
         {"factor", shortest(meta_.number(key("rope.scaling.factor")))},
         {"original_max_position_embeddings", integer("rope.scaling.original_context_length")}};
     if (has("rope.scaling.attn_factor")) {
-      yarn["attention_factor"] = shortest(meta_.number(key("rope.scaling.attn_factor")));
+      // The format's is on top of YaRN's own, Hugging Face's is all of it.
+      const double more = meta_.number(key("rope.scaling.attn_factor"));
+      yarn["attention_factor"] = shortest(more * (1 + 0.1 * std::log(factor)));
     }
     config["rope_scaling"] = std::move(yarn);
-  } else if (type != "none") {
+  } else if (type != "none" && type != "linear") {
     meta_.refuse(key("rope.scaling.type"), "a scaling of rotary positions that Octet cannot take",
                  type, "none, linear, yarn");
+  } else if (factor != 1) {
+    config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", factor}};
   }
 }
 

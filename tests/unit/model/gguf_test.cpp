@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <numbers>
 
 #include "model/gguf/checkpoint.h"
@@ -360,6 +361,47 @@ TEST(Gguf, RotaryFactorsOfNoKnownRuleAreRefused) {
                                .string();
   EXPECT_THAT(error_of([&] { read_config(path); }),
               AllOf(HasSubstr("rope_freqs.weight"), HasSubstr("no rule")));
+}
+
+// As llama.cpp reads them: a factor without a type is linear, by either of its names.
+TEST(Gguf, RotaryScalingsOfEveryForm) {
+  const std::string folder = test::source("tests/golden/llama_mha").string();
+  const Json config = parse_json_file(folder + "/config.json");
+  const TempDir dir;
+  const auto rope_of = [&](const std::function<void(GgufWriter&)>& add) {
+    GgufWriter out = test::llama_gguf(Checkpoint(folder), config);
+    add(out);
+    return read_config(dir.file("m.gguf", out.file()).string()).rope;
+  };
+  using Kind = RopeConfig::Kind;
+  for (const char* name : {"llama.rope.scaling.factor", "llama.rope.scale_linear"}) {
+    const RopeConfig linear = rope_of([&](GgufWriter& out) { out.f32(name, 8.0f); });
+    EXPECT_EQ(linear.kind, Kind::linear) << name;
+    EXPECT_EQ(linear.factor, 8) << name;
+  }
+  EXPECT_EQ(rope_of([](GgufWriter&) {}).kind, Kind::plain);
+  EXPECT_EQ(rope_of([](GgufWriter& out) { out.text("llama.rope.scaling.type", "linear"); }).kind,
+            Kind::plain);
+  EXPECT_EQ(rope_of([](GgufWriter& out) {
+              out.text("llama.rope.scaling.type", "none");
+              out.f32("llama.rope.scaling.factor", 8.0f);
+            }).kind,
+            Kind::plain);
+  const RopeConfig yarn = rope_of([](GgufWriter& out) {
+    out.text("llama.rope.scaling.type", "yarn");
+    out.f32("llama.rope.scaling.factor", 4.0f);
+    out.u32("llama.rope.scaling.original_context_length", 16);
+    out.f32("llama.rope.scaling.attn_factor", 1.5f);
+  });
+  EXPECT_EQ(yarn.kind, Kind::yarn);
+  EXPECT_NEAR(yarn.attention_factor.value_or(0), 1.5 * (1 + 0.1 * std::log(4.0)), 1e-6);
+  EXPECT_THAT(error_of([&] {
+                rope_of([&](GgufWriter& out) {
+                  out.f32("llama.rope.scaling.factor", 4.0f);
+                  out.tensor("rope_freqs.weight", {8}, 0, std::string(32, '\0'));
+                });
+              }),
+              AllOf(HasSubstr("llama.rope.scaling.factor"), HasSubstr("rope_freqs.weight")));
 }
 
 TEST(Gguf, WhatOctetCannotRunIsRefusedByName) {
