@@ -84,17 +84,6 @@ size_t mapped_bytes() {
   return pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
-constexpr bool has_sanitizer() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-  return true;
-#endif
-#endif
-  return false;
-}
-
 [[noreturn]] void run_child(const Sandbox::Job& job, const Sandbox::Limits& limits,
                             std::string_view input, Page* page) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGALRM, SIGXCPU}) {
@@ -102,7 +91,7 @@ constexpr bool has_sanitizer() {
   }
   limit(RLIMIT_CPU, static_cast<rlim_t>(limits.cpu_seconds));
   limit(RLIMIT_CORE, 0);
-  if (!has_sanitizer()) limit(RLIMIT_AS, mapped_bytes() + limits.memory_bytes);
+  if (Sandbox::limits_memory()) limit(RLIMIT_AS, mapped_bytes() + limits.memory_bytes);
   alarm(static_cast<unsigned>(limits.wall_seconds));
   const auto leave = [&](Sandbox::Result::Kind kind, std::string_view text) {
     if (text.size() > limits.output_bytes) {
@@ -172,6 +161,17 @@ int32_t run_once(const Sandbox::Job& job, const Sandbox::Limits& limits, std::st
 }
 
 }  // namespace
+
+bool Sandbox::limits_memory() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return false;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+  return false;
+#endif
+#endif
+  return true;
+}
 
 Sandbox::Sandbox(Job job, Limits limits) : limits_(limits) {
   int ends[2];
