@@ -14,7 +14,6 @@
 #include "cli/output.h"
 #include "cli/verbs.h"
 #include "model/binder.h"
-#include "model/gguf/checkpoint.h"
 #include "model/rope.h"
 #include "offline/diagnose.h"
 #include "offline/twin.h"
@@ -310,11 +309,7 @@ int run_inspect(Args args) {
   Facts facts;
   ops::NullBackend nowhere;
   const auto model = read_policy(open, nowhere, facts);
-  if (!o.model.random_weights && model::is_gguf(o.model.path)) {
-    for (std::string& note : model::gguf_notes(o.model.path, open.config().rope.theta)) {
-      facts.notices.push_back(std::move(note));
-    }
-  }
+  for (std::string& note : open.file_notes()) facts.notices.push_back(std::move(note));
   read_tensors(open, o.scan, facts);
   facts.findings =
       offline::diagnose(open.config(), *model, facts.tensors, tokenizer_max_length(o.model.path));

@@ -417,9 +417,9 @@ void OpenModel::require_known(std::span<const int32_t> ids, const std::string& w
   }
 }
 
-void OpenModel::set_kv_scales(const std::map<std::string, std::vector<float>>& scales,
+void OpenModel::set_kv_scales(std::map<std::string, std::vector<float>> scales,
                               std::string origin) {
-  source_ = model::with_kv_scales(std::move(source_), scales, std::move(origin));
+  source_ = model::with_kv_scales(std::move(source_), std::move(scales), std::move(origin));
 }
 
 const model::Model& OpenModel::load(ops::Backend& backend, int64_t max_tokens) {
@@ -431,12 +431,13 @@ const model::Model& OpenModel::load(ops::Backend& backend, int64_t max_tokens) {
   model_ = model::load_model(config_, source_, backend, load_);
   if (random_) random_->allocate_shared_by(host_buffer);
   for (const std::string& notice : model_->notices()) log::info("{}", notice);
-  if (!random_ && model::is_gguf(options_.path)) {
-    for (const std::string& note : model::gguf_notes(options_.path, config_.rope.theta)) {
-      log::info("{}", note);
-    }
-  }
+  for (const std::string& note : file_notes()) log::info("{}", note);
   return *model_;
+}
+
+std::vector<std::string> OpenModel::file_notes() const {
+  if (random_ || !model::is_gguf(options_.path)) return {};
+  return model::gguf_notes(options_.path, config_.rope.theta);
 }
 
 }  // namespace octet::cli

@@ -69,9 +69,11 @@ class OpenModel {
   // Binds the weights; positions are prepared for sequences of at most `max_tokens` (0 = the
   // limit). Prints the model's notices to stderr.
   const model::Model& load(ops::Backend& backend, int64_t max_tokens = 0);
+  // What was taken for granted where the model's file says nothing: load() prints it, too.
+  std::vector<std::string> file_notes() const;
   // Scales of the KV cache in place of those of the checkpoint (model::with_kv_scales), before
   // load().
-  void set_kv_scales(const std::map<std::string, std::vector<float>>& scales, std::string origin);
+  void set_kv_scales(std::map<std::string, std::vector<float>> scales, std::string origin);
 
   const model::ModelConfig& config() const { return config_; }
   const model::WeightSource& source() const { return *source_; }

@@ -39,9 +39,8 @@ std::string e5m2_warning(const OpenModel& open, ops::Backend& backend) {
     };
     const double e5m2 = error_of(model::KvType::fp8_e5m2), e4m3 = error_of(model::KvType::fp8_e4m3);
     text += fmt::format(
-        ". On {} tokens that this model writes, what is in the cache is off by {:.2f} % ({:.1f} "
-        "dB) "
-        "in E5M2 and by {:.2f} % ({:.1f} dB) in E4M3",
+        ". On {} tokens that this model writes, what is in the cache is off by {:.2f} % "
+        "({:.1f} dB) in E5M2 and by {:.2f} % ({:.1f} dB) in E4M3",
         window, 100 * e5m2, -20 * std::log10(e5m2), 100 * e4m3, -20 * std::log10(e4m3));
   }
   return text +

@@ -79,13 +79,13 @@ bool warm_up(const WarmUpOptions& o, const ModelOptions& model, const BackendOpt
   offline::Calibration seen;
   offline::Calibrator calibrator(seen);
   run.run({.cache = cache_into(calibrator)});
-  const auto scales = offline::kv_scales(seen, open.config(), {.kv_per_head = true});
+  auto scales = offline::kv_scales(seen, open.config(), {.kv_per_head = true});
   const std::string origin =
       fmt::format("{} samples, {} tokens of {}", run.samples().size(), run.tokens(),
                   o.text == kOwnText ? "what the model writes" : o.text);
   log::info("KV scales are fixed, one a head: K {}, V {}; from {}", range_of(scales, ".k_scale"),
             range_of(scales, ".v_scale"), origin);
-  open.set_kv_scales(scales, origin);
+  open.set_kv_scales(std::move(scales), origin);
   return true;
 }
 

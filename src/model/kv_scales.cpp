@@ -23,7 +23,7 @@ std::array<std::string, 5> names_of(const std::string& attention, char side) {
 class KvScaledSource final : public WeightSource {
  public:
   KvScaledSource(std::shared_ptr<const WeightSource> source,
-                 std::map<std::string, std::vector<float>, std::less<>> scales, std::string origin)
+                 std::map<std::string, std::vector<float>> scales, std::string origin)
       : source_(std::move(source)), scales_(std::move(scales)), origin_(std::move(origin)) {
     for (auto& [name, values] : scales_) {
       constexpr std::string_view suffix = ".k_scale";
@@ -57,7 +57,7 @@ class KvScaledSource final : public WeightSource {
 
  private:
   std::shared_ptr<const WeightSource> source_;
-  std::map<std::string, std::vector<float>, std::less<>> scales_;
+  std::map<std::string, std::vector<float>> scales_;
   std::string origin_;
   std::map<std::string, Tensor, std::less<>> tensors_;
   std::set<std::string, std::less<>> hidden_;
@@ -65,13 +65,10 @@ class KvScaledSource final : public WeightSource {
 
 }  // namespace
 
-std::shared_ptr<const WeightSource> with_kv_scales(
-    std::shared_ptr<const WeightSource> source,
-    const std::map<std::string, std::vector<float>>& scales, std::string origin) {
-  return std::make_shared<KvScaledSource>(
-      std::move(source),
-      std::map<std::string, std::vector<float>, std::less<>>(scales.begin(), scales.end()),
-      std::move(origin));
+std::shared_ptr<const WeightSource> with_kv_scales(std::shared_ptr<const WeightSource> source,
+                                                   std::map<std::string, std::vector<float>> scales,
+                                                   std::string origin) {
+  return std::make_shared<KvScaledSource>(std::move(source), std::move(scales), std::move(origin));
 }
 
 KvScaleBinder::Side KvScaleBinder::find_side(const std::string& attention, char side,

@@ -49,8 +49,8 @@ class KvScaleBinder {
 // `source` with these scales in the place of all that it has: by tensor name,
 // "model.layers.0.self_attn.k_scale", one value a KV head. `origin` says in errors where they come
 // from.
-std::shared_ptr<const WeightSource> with_kv_scales(
-    std::shared_ptr<const WeightSource> source,
-    const std::map<std::string, std::vector<float>>& scales, std::string origin);
+std::shared_ptr<const WeightSource> with_kv_scales(std::shared_ptr<const WeightSource> source,
+                                                   std::map<std::string, std::vector<float>> scales,
+                                                   std::string origin);
 
 }  // namespace octet::model

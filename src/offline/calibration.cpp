@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "model/binder.h"
-#include "numerics/quantize.h"
 
 namespace octet::offline {
 namespace {
@@ -112,8 +111,7 @@ float scale_of(const Range& range, RangeMethod method, const DelayedScaling& del
                  .accepted = "a calibration whose ranges have \"amax_history\"",
                  .fix = "calibrate again, or choose another method"});
   }
-  const float most = delayed_range(range.amax, delayed);
-  return most > 0.0f ? std::max(most / max_of(code), kMinScale) : 1.0f;
+  return scale_of_range(delayed_range(range.amax, delayed), code);
 }
 
 std::vector<int64_t> outlier_channels(const InputRange& input) {

@@ -110,9 +110,8 @@ class Calibrator {
   std::set<const Range*> seen_;  // in this sample
 };
 
-// The scale by which what was seen becomes codes: range / max_of(code), 1 where all is zero.
-// `delayed` says how under RangeMethod::delayed; Error then for a range without a history, which
-// files of earlier versions lack.
+// The scale by which what was seen becomes codes. `delayed` says how under RangeMethod::delayed;
+// Error then for a range without a history, which files of earlier versions lack.
 float scale_of(const Range& range, RangeMethod method, const DelayedScaling& delayed, Code code);
 
 // What a user should know before trusting the ranges: too few samples, held-out samples beyond

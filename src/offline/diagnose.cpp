@@ -86,8 +86,9 @@ class Diagnosis {
           fmt::format("a scale of {}", least ? t.scan->least : t.scan->most),
           "quantize again: scales are finite, positive, and 448 times them as well");
     }
-    if (ones < weights) odd_modules();
-    if (weights > 0 && ones == weights) {
+    if (ones < weights) {
+      odd_modules();
+    } else if (weights > 0) {
       add(Severity::note, "scale_ones", "", fmt::format("all {} weight scales are 1", weights),
           "the weights were cast, not quantized: those below 2^-6 lose precision; quantize the "
           "16-bit checkpoint with `octet quantize`");

@@ -41,10 +41,9 @@ bool is_scale(std::string_view name);
 // nonfinite     wrong     NaN or infinities in any tensor
 // scale_range   wrong     a scale of weights, inputs or the KV cache below FP32's normal numbers,
 //                         or so large that 448 times it is infinite
-// scale_ones    note      every weight scale is 1, or each of one module: a cast, not a
-// quantization scale_apart   note      a module's scales are 100 times those of the same linear in
-// other layers,
-//                         or less than a hundredth of them
+// scale_ones    note      every weight scale is 1, or each of one module: a cast, no quantization
+// scale_apart   note      a module's scales are 100 times those of the same linear in other
+//                         layers, or less than a hundredth of them
 // saturated     note      more than 1 in 1000 codes of a weight are the largest, beyond those that
 //                         every cell has: its scales were too small
 // ignore_list   wrong     a router in 8 bits: small errors change which experts are chosen
@@ -71,14 +70,14 @@ struct ServedAs {
 // What config.json records of its calibration, against what is served.
 //
 // check               severity  when
-// calibration_length  note      sequences may be longer than any sample, and fixed scales are in
-// use calibration_rope    note      positions turn otherwise than on the calibration data
+// calibration_length  note      fixed scales are in use, and sequences may be longer than any
+//                               sample
+// calibration_rope    note      positions turn otherwise than on the calibration data
 std::vector<Finding> diagnose_calibration(const model::RecordedCalibration& calibration,
                                           const ServedAs& as);
 
-// twin_rope           wrong     the checkpoint's positions turn otherwise than those of the 16-bit
-// one
-//                               that it was made from; both as config.json has them
+// twin_rope           wrong     positions turn otherwise than those of the 16-bit checkpoint that
+//                               this one was made from; both as config.json has them
 std::vector<Finding> diagnose_twin(const model::ModelConfig& checkpoint,
                                    const model::ModelConfig& twin);
 

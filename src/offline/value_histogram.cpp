@@ -160,13 +160,17 @@ RangeMethod parse_range_method(std::string_view text, const std::string& where) 
                .accepted = "max, p99.9, p99.99, mse, delayed"});
 }
 
+float scale_of_range(float range, Code code) {
+  return range > 0.0f ? std::max(range / max_of(code), kMinScale) : 1.0f;
+}
+
 float scale_of(const ValueHistogram& values, RangeMethod method, Code code) {
   invariant(method != RangeMethod::delayed, "a histogram does not know the order of samples");
   const float range = method == RangeMethod::max      ? values.absmax()
                       : method == RangeMethod::p99_9  ? values.percentile(0.999)
                       : method == RangeMethod::p99_99 ? values.percentile(0.9999)
                                                       : values.range_of_least_error(code);
-  return range > 0.0f ? std::max(range / max_of(code), kMinScale) : 1.0f;
+  return scale_of_range(range, code);
 }
 
 }  // namespace octet::offline

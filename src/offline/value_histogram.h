@@ -62,8 +62,9 @@ enum class RangeMethod : uint8_t { max, p99_9, p99_99, mse, delayed };
 std::string_view to_string(RangeMethod method);  // "max", "p99.9", "p99.99", "mse", "delayed"
 RangeMethod parse_range_method(std::string_view text, const std::string& where);  // throws Error
 
-// The scale by which values of this distribution become codes: range / max_of(code), 1 where all
-// are zero. Any method but delayed.
+// The scale by which values up to `range` become codes: range / max_of(code), 1 where all are zero.
+float scale_of_range(float range, Code code);
+// That of this distribution. Any method but delayed.
 float scale_of(const ValueHistogram& values, RangeMethod method, Code code);
 
 }  // namespace octet::offline

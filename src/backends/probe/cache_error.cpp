@@ -4,13 +4,12 @@
 #include <functional>
 
 #include "base/error.h"
+#include "numerics/attention_rule.h"
 #include "numerics/fp8.h"
 #include "numerics/half.h"
 
 namespace octet::probe {
 namespace {
-
-constexpr int64_t kLatentGroup = 128;  // values that share a scale: ops/kv_layout.h
 
 float value_at(const Tensor& tensor, int64_t offset) {
   switch (tensor.type) {
@@ -91,8 +90,8 @@ void CacheErrorBackend::mla_kv_write(const Tensor& latent, const Tensor& k_pe,
   const Sums sums =
       compare(latent, cache.latent, batch, [&](int64_t block, int64_t slot, int64_t, int64_t i) {
         if (!scales) return 1.0f;
-        return scales
-            .as<float>()[(block * scales.shape[1] + slot) * scales.shape[2] + i / kLatentGroup];
+        return scales.as<float>()[(block * scales.shape[1] + slot) * scales.shape[2] +
+                                  i / attention_rule::kLatentGroup];
       });
   error_ += sums.error;
   energy_ += sums.energy;

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "model/gguf/hf_files.h"
+#include "model/rope.h"
 
 namespace octet::model::gguf {
 namespace {
@@ -206,7 +207,7 @@ void Reader::add_rope(OrderedJson& config) const {
     if (has("rope.scaling.attn_factor")) {
       // The format's is on top of YaRN's own, Hugging Face's is all of it.
       const double more = meta_.number(key("rope.scaling.attn_factor"));
-      yarn["attention_factor"] = shortest(more * (1 + 0.1 * std::log(factor)));
+      yarn["attention_factor"] = shortest(more * yarn_mscale(factor, 1.0));
     }
     config["rope_scaling"] = std::move(yarn);
   } else if (type != "none" && type != "linear") {

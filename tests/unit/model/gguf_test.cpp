@@ -418,19 +418,24 @@ TEST(Gguf, WhatOctetCannotRunIsRefusedByName) {
               AllOf(HasSubstr("several GGUF files"), HasSubstr("--merge")));
 }
 
+// A llama all of whose dimensions are 8, but for the one called `but`, which is left out.
+GgufWriter llama_of_eights(const std::string& but = "") {
+  GgufWriter writer;
+  writer.text("general.architecture", "llama");
+  for (const char* name :
+       {"block_count", "embedding_length", "context_length", "feed_forward_length",
+        "attention.head_count", "attention.head_count_kv"}) {
+    const std::string key = std::string("llama.") + name;
+    if (key != but) writer.u32(key, 8);
+  }
+  writer.f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  return writer;
+}
+
 TEST(Gguf, HeadsOfWhichThereAreNoneAreRefusedByTheirKey) {
   const TempDir dir;
   for (const char* key : {"llama.attention.head_count", "llama.attention.head_count_kv"}) {
-    GgufWriter writer;
-    writer.text("general.architecture", "llama");
-    for (const char* name :
-         {"block_count", "embedding_length", "context_length", "feed_forward_length",
-          "attention.head_count", "attention.head_count_kv"}) {
-      const std::string full = std::string("llama.") + name;
-      writer.u32(full, full == key ? 0 : 8);
-    }
-    writer.f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
-    const std::string path = dir.file("m.gguf", writer.file()).string();
+    const std::string path = dir.file("m.gguf", llama_of_eights(key).u32(key, 0).file()).string();
     EXPECT_THAT(error_of([&] { read_config(path); }),
                 AllOf(HasSubstr(key), HasSubstr("without heads")));
   }
@@ -441,20 +446,8 @@ TEST(Gguf, ValuesOfLayersThatDifferAreRefused) {
   const TempDir dir;
   for (const char* key : {"llama.attention.head_count", "llama.attention.head_count_kv",
                           "llama.feed_forward_length"}) {
-    GgufWriter writer;
-    writer.text("general.architecture", "llama");
-    for (const char* name :
-         {"block_count", "embedding_length", "context_length", "feed_forward_length",
-          "attention.head_count", "attention.head_count_kv"}) {
-      const std::string full = std::string("llama.") + name;
-      if (full == key) {
-        writer.i32s(full, {8, 4});
-      } else {
-        writer.u32(full, 8);
-      }
-    }
-    writer.f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
-    const std::string path = dir.file("m.gguf", writer.file()).string();
+    const std::string path =
+        dir.file("m.gguf", llama_of_eights(key).i32s(key, {8, 4}).file()).string();
     EXPECT_THAT(error_of([&] { read_config(path); }),
                 AllOf(HasSubstr(key), HasSubstr("the layers of the model differ")));
   }
@@ -463,19 +456,15 @@ TEST(Gguf, ValuesOfLayersThatDifferAreRefused) {
 TEST(Gguf, ARotaryBaseThatIsTakenForGrantedIsTold) {
   const TempDir dir;
   const auto notes = [&](bool given, const std::string& overrides) {
-    GgufWriter writer;
-    writer.text("general.architecture", "llama");
-    for (const char* name : {"block_count", "embedding_length", "context_length",
-                             "feed_forward_length", "attention.head_count"}) {
-      writer.u32(std::string("llama.") + name, 8);
-    }
+    GgufWriter writer = llama_of_eights();
     writer.u32("llama.attention.key_length", 2);
-    writer.f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
     if (given) writer.f32("llama.rope.freq_base", 10000.0f);
     writer.tensor("token_embd.weight", {8, 4}, 0, std::string(128, '\0'));
     const std::string path = dir.file("m.gguf", writer.file()).string();
     const ModelConfig config = read_config(path, overrides);
-    if (overrides.empty()) EXPECT_EQ(config.rope.theta, 10000.0);
+    if (overrides.empty()) {
+      EXPECT_EQ(config.rope.theta, 10000.0);
+    }
     return gguf_notes(path, config.rope.theta);
   };
   EXPECT_THAT(notes(false, ""),

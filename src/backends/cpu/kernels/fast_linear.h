@@ -31,6 +31,10 @@ inline constexpr int64_t kCell = 128;  // values of k under one scale, where sca
 inline constexpr int64_t round_up(int64_t value, int64_t step) {
   return (value + step - 1) / step * step;
 }
+// Scales along k values, where they vary.
+inline constexpr int64_t cells_of(int64_t k) {
+  return (k + kCell - 1) / kCell;
+}
 
 // A scale grid, by position. Scales may be mapped from a file at any alignment.
 struct Scales {

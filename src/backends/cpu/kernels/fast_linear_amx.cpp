@@ -119,7 +119,6 @@ OCTET_AMX_INLINE void add_tile(const std::byte* w, const Group (&x)[2], int64_t 
 template <class Decoder>
 class Columns {
  public:
-  static int64_t cells_of(int64_t k) { return (k + kCell - 1) / kCell; }
   static size_t scratch_bytes(const Matrix& w, int64_t groups) {
     const int64_t tiles = groups > 2 ? (w.k + kChunk - 1) / kChunk * 2 : kRing;
     return static_cast<size_t>(tiles * kChunkTiles * kTile + 8 * kTile +
@@ -432,15 +431,10 @@ OCTET_AVX512 void pack_group(const Matrix& x, const int32_t* index, int64_t firs
 
 void pack(const Matrix& x, const int32_t* index, const Matrix& w, const Packed& packed,
           int64_t begin, int64_t end) {
-  with_decoder<DotMath>(x.type, [&]<class From>() {
-    with_decoder<DotMath>(w.type, [&]<class To>() {
-      for (int64_t group = begin; group < end; ++group) {
-        const int64_t first = packed.first_row(group), last = packed.first_row(group + 1);
-        pack_group<From, To>(x, index, first, last - first, packed.data + first * packed.row_bytes);
-      }
-    });
-  });
-  pack_scales(x, index, packed, begin, end);
+  pack_pairs(x, index, w, packed, begin, end,
+             [&]<class From, class To>(int64_t first, int64_t rows, std::byte* out) {
+               pack_group<From, To>(x, index, first, rows, out);
+             });
 }
 
 size_t scratch_bytes(const Matrix& w, int64_t rows) {

@@ -295,7 +295,7 @@ OCTET_AVX512 void finish(const float* total, int64_t step, int64_t rows, int64_t
 
 // The scales of four rows from n on, by cell, [cell][4].
 inline void gather_scales(const Matrix& w, int64_t n, float* out) {
-  const int64_t cells = (w.k + kCell - 1) / kCell;
+  const int64_t cells = cells_of(w.k);
   const auto rows = WeightRows<4>::of(w, n);
   for (int r = 0; r < 4; ++r) {
     for (int64_t c = 0; c < cells; ++c) {

@@ -24,18 +24,12 @@ OCTET_AVX512 void pack_row(const Matrix& x, int64_t row, std::byte* out, int64_t
 
 void pack(const Matrix& x, const int32_t* index, const Matrix& w, const Packed& packed,
           int64_t begin, int64_t end) {
-  with_decoder<DotMath>(x.type, [&]<class From>() {
-    with_decoder<DotMath>(w.type, [&]<class To>() {
-      for (int64_t group = begin; group < end; ++group) {
-        const int64_t first = packed.first_row(group), last = packed.first_row(group + 1);
-        std::byte* out = packed.data + first * packed.row_bytes;
-        for (int64_t m = first; m < last; ++m, out += 64) {
-          pack_row<From, To>(x, index ? index[m] : m, out, 64 * (last - first));
-        }
-      }
-    });
-  });
-  pack_scales(x, index, packed, begin, end);
+  pack_pairs(x, index, w, packed, begin, end,
+             [&]<class From, class To>(int64_t first, int64_t rows, std::byte* out) {
+               for (int64_t m = first; m < first + rows; ++m, out += 64) {
+                 pack_row<From, To>(x, index ? index[m] : m, out, 64 * rows);
+               }
+             });
 }
 
 constexpr Kernels kernels = {

@@ -12,8 +12,7 @@ namespace octet::cpu::fast {
 
 // What columns() passes on: packed x and where its scales lie.
 struct PackedRows {
-  explicit PackedRows(const Packed& packed, int64_t k)
-      : p(packed), cells((k + kCell - 1) / kCell) {}
+  explicit PackedRows(const Packed& packed, int64_t k) : p(packed), cells(cells_of(k)) {}
 
   const std::byte* data(int64_t first) const { return p.data + first * p.row_bytes; }
   // Of a group that starts at row `first`: [cell][rows of the group].

@@ -44,13 +44,13 @@ OCTET_AVX512_INLINE void load_pairs(const From& decoder, const std::byte* p, int
 
 // Kernels::scales_per_row.
 inline int64_t pair_scales_per_row(int64_t k) {
-  return (k + kCell - 1) / kCell + 1;
+  return cells_of(k) + 1;
 }
 
 // Puts the scales of the rows of groups [begin, end) where PackedRows looks for them.
 inline void pack_scales(const Matrix& x, const int32_t* index, const Packed& packed, int64_t begin,
                         int64_t end) {
-  const int64_t cells = (x.k + kCell - 1) / kCell;
+  const int64_t cells = cells_of(x.k);
   for (int64_t group = begin; group < end; ++group) {
     const int64_t first = packed.first_row(group), rows = packed.first_row(group + 1) - first;
     for (int64_t m = 0; m < rows; ++m) {
@@ -63,6 +63,23 @@ inline void pack_scales(const Matrix& x, const int32_t* index, const Packed& pac
           x.scales.data && !x.scales.varies ? x.scales.at(row, 0) : 1.0f;
     }
   }
+}
+
+// Kernels::pack: pack_group<From, To>(first, rows, out) puts these rows of x where they belong, for
+// each of the groups [begin, end); then come their scales.
+template <class PackGroup>
+void pack_pairs(const Matrix& x, const int32_t* index, const Matrix& w, const Packed& packed,
+                int64_t begin, int64_t end, PackGroup pack_group) {
+  with_decoder<DotMath>(x.type, [&]<class From>() {
+    with_decoder<DotMath>(w.type, [&]<class To>() {
+      for (int64_t group = begin; group < end; ++group) {
+        const int64_t first = packed.first_row(group), rows = packed.first_row(group + 1) - first;
+        pack_group.template operator()<From, To>(first, rows,
+                                                 packed.data + first * packed.row_bytes);
+      }
+    });
+  });
+  pack_scales(x, index, packed, begin, end);
 }
 
 }  // namespace octet::cpu::fast

@@ -160,10 +160,6 @@ void finish(const float* totals, const Packed& packed, const Matrix& w, int64_t 
   }
 }
 
-int64_t cells_of(int64_t k) {
-  return (k + kCell - 1) / kCell;
-}
-
 size_t scratch_bytes(const Matrix& w, int64_t rows) {
   return static_cast<size_t>(4 * kBlock + 4 * cells_of(w.k) + rows * 4 * kLanes) * sizeof(float);
 }

@@ -57,7 +57,7 @@ OCTET_AVX512 int32_t pack_row(const std::byte* x, int64_t k, std::byte* out, int
 void pack(const Matrix& x, const int32_t* index, const Matrix&, const Packed& packed, int64_t begin,
           int64_t end) {
   invariant(x.type == DType::i8 && !x.scales.varies, "INT8 linear: x has no INT8 codes");
-  const int64_t cells = (x.k + kCell - 1) / kCell;
+  const int64_t cells = cells_of(x.k);
   for (int64_t group = begin; group < end; ++group) {
     const int64_t first = packed.first_row(group), last = packed.first_row(group + 1);
     std::byte* out = packed.data + first * packed.row_bytes;
@@ -83,7 +83,7 @@ constexpr Kernels kernels = {
     .group_rows = kGroup,
     .max_rows = 160 * kGroup,
     .packed_row_bytes = [](int64_t k) { return round_up(k, kChunk); },
-    .scales_per_row = [](int64_t k) { return (k + kCell - 1) / kCell + 1; },
+    .scales_per_row = [](int64_t k) { return cells_of(k) + 1; },
     .pack = pack,
     .scratch_bytes = thread_scratch_bytes<VnniMath>,
     .columns = columns,

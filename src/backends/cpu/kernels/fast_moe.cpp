@@ -236,7 +236,7 @@ class Moe {
     apart.gate = floats(most_rows_ * inner_);
     apart.up = floats(most_rows_ * inner_);
     apart.codes = cut(most_rows_ * inner_);
-    apart.code_scales = floats(most_rows_ * ((inner_ + kCell - 1) / kCell));
+    apart.code_scales = floats(most_rows_ * cells_of(inner_));
     apart.packed.data = cut(most_rows_ * kernels_.packed_row_bytes(most_k));
     const int64_t row_scales = kernels_.scales_per_row(most_k);
     if (row_scales > 0) apart.packed.scales = floats(most_rows_ * row_scales);
@@ -334,7 +334,7 @@ class Moe {
   QuantTensor place(const Batch& batch, const ops::Linear& w, int64_t cols, MoeSlot slot) {
     const ScaleShape cells = scale_shape(w.input->grid, batch.rows(), cols);
     std::byte* codes = context_.scratch.take(slot, static_cast<size_t>(assigned_ * cols));
-    float* scales = floats(static_cast<MoeSlot>(slot + 1), assigned_, (cols + kCell - 1) / kCell);
+    float* scales = floats(static_cast<MoeSlot>(slot + 1), assigned_, cells_of(cols));
     return quant_at(codes + batch.first * cols, scales + batch.first * cells.cols, batch.rows(), w);
   }
   // The input of w in the memory given.
