@@ -14,9 +14,10 @@
 namespace octet::cli {
 namespace {
 
-// KL for each MB that FP8 saves.
-double per_mb(double cost, const eval::Part& part) {
-  return cost / (static_cast<double>(part.bytes - part.bytes_low) * 1e-6);
+// KL for each MB that FP8 saves; an input saves none.
+std::string per_mb(double cost, const eval::Part& part) {
+  if (part.bytes == part.bytes_low) return "";
+  return fmt::format("{:.2e}", cost / (static_cast<double>(part.bytes - part.bytes_low) * 1e-6));
 }
 
 double sum_of_costs(const Sensitivity& s) {
@@ -34,14 +35,19 @@ std::string what_of(const Sensitivity& s) {
   return s.options.leave_one_out ? "all but the part in FP8" : "the part alone in FP8";
 }
 
+// What is tried beside weights and inputs, or which of the two.
+std::string beside_of(const Sensitivity& s) {
+  return s.options.operand == "both" ? "cache " + s.options.kv_cache_dtype
+                                     : s.options.operand + "s alone";
+}
+
 void print_table(const Sensitivity& s) {
   std::string text = fmt::format(
-      "{}: {}, cache {}, all else as stored; {} tokens, perplexity {:.4f}\n"
+      "{}: {}, {}, all else as stored; {} tokens, perplexity {:.4f}\n"
       "everything in FP8: KL {:.5f}, perplexity {}; the parts' costs add up to {:.5f}\n\n"
       "       KL   +-        perplexity   same top-1      saves  {}\n",
-      s.options.model, s.options.scheme, s.options.kv_cache_dtype, s.tokens, s.perplexity,
-      s.everything.kl, increase_of(s.everything.perplexity, s.perplexity), sum_of_costs(s),
-      what_of(s));
+      s.options.model, s.options.scheme, beside_of(s), s.tokens, s.perplexity, s.everything.kl,
+      increase_of(s.everything.perplexity, s.perplexity), sum_of_costs(s), what_of(s));
   for (const MeasuredPart& m : s.parts) {
     text += fmt::format(
         "  {:.6f} {:>8}  {:>10}   {:>8.2f} %  {:>9}  {}\n", m.fidelity.kl, error_of(m.fidelity, 6),
@@ -98,7 +104,7 @@ std::string html_of(const Sensitivity& s) {
                     increase_of(m.fidelity.perplexity, s.perplexity),
                     fmt::format("{:.2f} %", 100 * m.fidelity.top1),
                     show_bytes(static_cast<double>(m.part.bytes - m.part.bytes_low)),
-                    fmt::format("{:.2e}", per_mb(s.cost(m), m.part))});
+                    per_mb(s.cost(m), m.part)});
   }
   const std::string body =
       page::tiles(
@@ -111,8 +117,8 @@ std::string html_of(const Sensitivity& s) {
   return page::document(
       "octet eval sensitivity",
       {{"model", s.options.model},
-       {"format", fmt::format("{}, cache {}; all else as stored, computed in {}", s.options.scheme,
-                              s.options.kv_cache_dtype, s.options.compute)},
+       {"format", fmt::format("{}, {}; all else as stored, computed in {}", s.options.scheme,
+                              beside_of(s), s.options.compute)},
        {"text", fmt::format("{}: {} tokens in {} windows, seed {}", s.options.text.file, s.tokens,
                             s.options.text.windows, s.options.text.seed)}},
       body);
@@ -141,6 +147,9 @@ int run_eval_sensitivity(Args args) {
             {.choices = {"linear", "layer", "role"}});
   table.add("--scheme", &o.scheme, "the format that is tried on each part",
             {.choices = schemes_known});
+  table.add("--operand", &o.operand,
+            "what of a linear is tried: its weight, its input, or both, and the cache with both",
+            {.choices = {"both", "weight", "input"}});
   table.add("--kv-cache-dtype", &o.kv_cache_dtype, "that is tried on the KV cache of each layer",
             {.choices = {"fp8_e4m3", "fp8_e5m2"}});
   table.add("--leave-one-out", &o.leave_one_out, "all in FP8 but the part, which stays as stored");

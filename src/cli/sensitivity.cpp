@@ -31,15 +31,37 @@ constexpr std::array<std::pair<eval::Part::Kind, const char*>, 5> kKinds = {{
     {eval::Part::Kind::lm_head, "lm_head"},
 }};
 
+// What of a linear is tried: "both" its weight and its input, or one of the two; the cache with
+// both.
+eval::LowPrecision formats_of(const SensitivityOptions& o) {
+  if (o.operand == "both") {
+    return {.linear = scheme_named(o.scheme).format,
+            .cache = model::parse_kv_type(o.kv_cache_dtype)};
+  }
+  if (o.high_roles) {
+    throw Error({.what = "what is kept high by default is tried as a whole",
+                 .where = "--operand",
+                 .value = o.operand + " with --high-roles",
+                 .accepted = "both",
+                 .fix = "leave one of the two out"});
+  }
+  LinearFormat format = scheme_named(o.scheme).format;
+  if (o.operand == "input" && !format.input) {
+    throw Error({.what = "the scheme quantizes no inputs",
+                 .where = "--operand",
+                 .value = fmt::format("input with --scheme {}", o.scheme),
+                 .accepted = "both or weight, or a scheme that quantizes inputs"});
+  }
+  (o.operand == "input" ? format.weight : format.input).reset();
+  return {.linear = format, .cache = model::KvType::automatic};
+}
+
 // Trials of one model. Its weights as stored are mapped once and shared by all of them; what a
 // trial quantizes lives as long as the trial.
 class Trials {
  public:
   explicit Trials(const SensitivityOptions& o)
-      : o_(o),
-        formats_({.linear = scheme_named(o.scheme).format,
-                  .cache = model::parse_kv_type(o.kv_cache_dtype)}),
-        open_({.path = o.model, .compute = o.compute}) {
+      : o_(o), formats_(formats_of(o)), open_({.path = o.model, .compute = o.compute}) {
     if (open_.config().quant) {
       throw Error({.what = "the model is quantized already, so none of its parts can be tried",
                    .where = o.model,
@@ -48,8 +70,8 @@ class Trials {
     pieces_ = draw_windows(o.text, open_);
     if (!o.resume.empty()) log_ = eval::ItemLog(o.resume);
     model_ = fingerprint_of({.path = o.model, .compute = o.compute}, o.device);
-    input_ = hash_of(pieces_,
-                     fmt::format("{};{};{};{}", o.scheme, o.kv_cache_dtype, o.by, o.leave_one_out));
+    input_ = hash_of(pieces_, fmt::format("{};{};{};{}{}", o.scheme, o.kv_cache_dtype, o.by,
+                                          o.leave_one_out, o.operand == "both" ? "" : o.operand));
     threads_.emplace(default_thread_count());
     backend_ = open_backend(o.device);
     open_.load(*backend_, eval::longest(pieces_));
@@ -266,6 +288,7 @@ OrderedJson json_of(const Sensitivity& s) {
           {"kv_cache_dtype", s.options.kv_cache_dtype},
           {"compute", s.options.compute},
           {"by", s.options.by},
+          {"operand", s.options.operand},
           {"leave_one_out", s.options.leave_one_out},
           {"text", s.options.text.file},
           {"windows", s.options.text.windows},
@@ -285,6 +308,11 @@ Sensitivity read_sensitivity(const std::string& path) {
   s.options.scheme =
       known_name(view, "scheme", [](const std::string& name) { scheme_named(name); });
   s.options.by = known_name(view, "by", [](const std::string& name) { eval::parse_part_by(name); });
+  s.options.operand = view.get<std::string>("operand", "both");
+  if (s.options.operand != "both") {
+    view.refuse("operand", "these are the costs of one operand of the linears",
+                "both, of `octet eval sensitivity` without --operand");
+  }
   s.options.leave_one_out = view.get<bool>("leave_one_out");
   s.model_hash = view.get<std::string>("model_hash");
   s.perplexity = view.number("perplexity", 1, kMostPerplexity);

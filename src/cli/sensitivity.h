@@ -31,7 +31,7 @@ std::string hash_of(std::span<const eval::Piece> pieces, std::string_view how);
 
 struct SensitivityOptions {
   std::string model, scheme = "fp8_channel", kv_cache_dtype = "fp8_e4m3", compute = "fp32";
-  std::string by = "linear";
+  std::string by = "linear", operand = "both";
   DrawnText text;
   bool leave_one_out = false, high_roles = false;
   BackendOptions device;

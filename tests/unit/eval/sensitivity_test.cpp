@@ -127,6 +127,28 @@ TEST(Sensitivity, ATrialQuantizesItsPartAndNothingElse) {
   }
 }
 
+TEST(Sensitivity, WeightsOrInputsAlone) {
+  Golden golden("deepseek_v3_groups");
+  const std::vector<Part> parts = golden.parts(PartBy::linear);
+  for (const char* name :
+       {"model.layers.0.self_attn.o_proj", "model.layers.0.self_attn.kv_b_proj"}) {
+    for (const bool weight : {false, true}) {
+      LowPrecision one = low();
+      (weight ? one.linear.input : one.linear.weight).reset();
+      const Part* part = &named(parts, name);
+      const auto model = golden.load(trial_of({&part, 1}, one, golden.config.layers));
+      for (const model::LinearUse& use : model->linears()) {
+        const bool on_trial = use.linear->name == name;
+        EXPECT_EQ(static_cast<bool>(use.linear->quant), on_trial && weight) << use.linear->name;
+        // The latent that kv_b_proj multiplies is no input of its own.
+        EXPECT_EQ(use.linear->input.has_value(),
+                  on_trial && !weight && use.linear->role != Role::attn_latent)
+            << use.linear->name;
+      }
+    }
+  }
+}
+
 TEST(Sensitivity, ByRoleAndLayerTheyAreTheSameLinears) {
   Golden golden("deepseek_v3_groups");
   for (const PartBy by : {PartBy::layer, PartBy::role}) {
