@@ -104,7 +104,7 @@ fi
 
 # Scaled RoPE where none is needed: all tokens are within what the model was trained on.
 if wants rope; then
-  for kind in linear yarn dynamic; do
+  for kind in linear yarn ntk; do
     compare "rope_$kind" "$model" "$code" --compute fp32 $short --rope-scaling \
       "{\"rope_type\": \"$kind\", \"factor\": 4.0, \"original_max_position_embeddings\": 8192}"
   done

@@ -24,7 +24,7 @@ namespace {
 
 struct QuantizeFlags {
   std::string source, out, scheme = "fp8_channel", policy, json;
-  std::string rounding = "nearest", preset, expert_policy;
+  std::string rounding = "nearest", weight_scale = "max", preset, expert_policy;
   AutoOptions autos;
   CalibrationText calibration;
   int64_t calibration_tokens = 32768;
@@ -68,6 +68,10 @@ OptionTable table_of(QuantizeFlags& o) {
             "nearest: each weight becomes the nearest code; compensated: what rounding does to the "
             "output is made good in the weights rounded after it (GPTQ), with --calibration",
             {.choices = {"nearest", "compensated"}});
+  table.add("--weight-scale", &o.weight_scale,
+            "max: a cell's largest value is on the largest code; mse: of sixteen scales from there "
+            "to twice as large that with the least squared error",
+            {.choices = {"max", "mse"}});
   table.add("--calibration", &o.calibration.source,
             "a text like what the model will see, and none that it will be judged on: a text file, "
             "or FILE.jsonl with a \"text\" or \"messages\" a line; or \"model\": the model "
@@ -347,7 +351,8 @@ int run_quantize(Args args) {
                                    .scheme = scheme_named(o.scheme).format,
                                    .overwrite = o.overwrite,
                                    .allow_nonfinite = o.allow_nonfinite,
-                                   .shard_bytes = static_cast<int64_t>(o.max_shard_gb * 1e9)};
+                                   .shard_bytes = static_cast<int64_t>(o.max_shard_gb * 1e9),
+                                   .search_scales = o.weight_scale == "mse"};
   options.recorded = {.attention = o.attention.value_or(""),
                       .kv_cache_dtype = o.kv_cache_dtype.value_or("")};
   if (!o.policy.empty()) options.policy = read_policy_file(o.policy);

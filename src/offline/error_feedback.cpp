@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "offline/combine.h"
@@ -204,15 +205,16 @@ FeedbackFactor factor(const Moments& moments, double damping, ThreadPool& thread
 }
 
 CompensatedWeight quantize_compensated(std::span<const float> w, int64_t rows, int64_t cols,
-                                       const QuantFormat& format, const FeedbackFactor& factor,
-                                       ThreadPool& threads) {
+                                       const QuantFormat& format, std::vector<float> given,
+                                       const FeedbackFactor& factor, ThreadPool& threads) {
   invariant(static_cast<int64_t>(factor.order.size()) == cols,
             "a factor is of the inputs of its weight");
   CompensatedWeight result;
   std::vector<uint8_t> nearest(w.size());
   result.codes.resize(w.size());
-  result.scales.resize(static_cast<size_t>(scale_shape(format.grid, rows, cols).count()));
-  result.stats.zero_cells = quantize(w, rows, cols, format, nearest, result.scales).zero_cells;
+  result.scales = std::move(given);
+  result.stats.zero_cells =
+      quantize_with_scales(w, rows, cols, format, result.scales, nearest).zero_cells;
   result.stats.elements = rows * cols;
 
   const RowScales scales(format.grid, rows, cols, result.scales);

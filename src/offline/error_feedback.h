@@ -40,17 +40,16 @@ FeedbackFactor factor(const Moments& moments, double damping, ThreadPool& thread
 
 struct CompensatedWeight {
   std::vector<uint8_t> codes;  // [rows, cols]
-  std::vector<float> scales;   // as numerics/quantize.h chooses them for plain rounding
+  std::vector<float> scales;   // as they were given
   QuantStats stats;
   // e H eᵀ over w H wᵀ, in mean over (some of) the rows: with this rounding, and with the nearest.
   double error = 0, error_nearest = 0;
 };
 
-// w [rows, cols] in `format`. The scales are those of plain rounding; a target beyond a cell's
-// range saturates. NaN and infinities of w are encoded as quantize_value does, and fed back to
-// nobody.
+// w [rows, cols] in `format` with these scales, one a cell; a target beyond a cell's range
+// saturates. NaN and infinities of w are encoded as quantize_value does, and fed back to nobody.
 CompensatedWeight quantize_compensated(std::span<const float> w, int64_t rows, int64_t cols,
-                                       const QuantFormat& format, const FeedbackFactor& factor,
-                                       ThreadPool& threads);
+                                       const QuantFormat& format, std::vector<float> scales,
+                                       const FeedbackFactor& factor, ThreadPool& threads);
 
 }  // namespace octet::offline

@@ -20,6 +20,7 @@
 #include "numerics/e8m0.h"
 #include "offline/checkpoint_folder.h"
 #include "offline/error_feedback.h"
+#include "offline/scale_search.h"
 #include "offline/scan.h"
 #include "ops/null_backend.h"
 
@@ -206,18 +207,34 @@ class Quantizer {
 
  private:
   model::QuantizedWeight round(const Tensor& stored, QuantizedTensor& told) {
-    if (!options_.inputs) return model::quantize_weight(stored, format_);
+    if (!options_.inputs) return nearest(stored);
     const std::shared_ptr<const Moments> moments = options_.inputs->find(told.module);
     if (!moments || moments->rows < moments->width / 4) {
       unseen_.push_back(told.module);
-      return model::quantize_weight(stored, format_);
+      return nearest(stored);
     }
+    const std::vector<float> values = model::to_float(stored);
     CompensatedWeight weight =
-        quantize_compensated(model::to_float(stored), stored.rows(), stored.cols(), format_,
-                             factor_of(moments), *options_.threads);
+        quantize_compensated(values, stored.rows(), stored.cols(), format_,
+                             scales_of(values, stored), factor_of(moments), *options_.threads);
     told.output_error = weight.error;
     told.output_error_nearest = weight.error_nearest;
     return {std::move(weight.codes), std::move(weight.scales), weight.stats};
+  }
+
+  std::vector<float> scales_of(std::span<const float> values, const Tensor& stored) const {
+    const auto choose = options_.search_scales ? search_scales : plain_scales;
+    return choose(values, stored.rows(), stored.cols(), format_);
+  }
+
+  model::QuantizedWeight nearest(const Tensor& stored) const {
+    if (!options_.search_scales) return model::quantize_weight(stored, format_);
+    const std::vector<float> values = model::to_float(stored);
+    model::QuantizedWeight weight{.codes = std::vector<uint8_t>(values.size()),
+                                  .scales = scales_of(values, stored)};
+    weight.stats = quantize_with_scales(values, stored.rows(), stored.cols(), format_,
+                                        weight.scales, weight.codes);
+    return weight;
   }
 
   // Linears of one input lie close to one another in a checkpoint: the last two factors are kept.

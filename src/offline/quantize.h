@@ -28,6 +28,7 @@ struct QuantizeOptions {
   // fewer rows than a quarter of its width are rounded to the nearest, and told.
   const InputMoments* inputs = nullptr;
   double damping = 0.01;          // of the moments, relative to their mean diagonal
+  bool search_scales = false;     // of weights, by least squared error: scale_search.h
   ThreadPool* threads = nullptr;  // with inputs: does the work
   // Gives the checkpoint scales of the KV cache, and of inputs where the scheme fixes them. Null:
   // the cache chooses its scales as it grows, and a scheme with fixed ones is refused.

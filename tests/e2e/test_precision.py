@@ -167,6 +167,31 @@ class Precision(unittest.TestCase):
         self.quantize("bytes=1000", code=2)
         self.assertFalse(kept.exists())
 
+    def test_weights_and_inputs_alone(self):
+        both = self.sensitivity("--by", "role")
+        inputs, weights = ({part["name"]: part["kl"] for part in
+                            self.sensitivity("--by", "role", "--operand", operand)["parts"]}
+                           for operand in ("input", "weight"))
+        self.assertEqual(set(inputs), {part["name"] for part in both["parts"] if part["kind"] == "linear"})
+        self.assertEqual(set(inputs), set(weights))
+        self.assertEqual(inputs["*.self_attn.kv_b_proj"], 0)  # whose input is the latent
+        self.assertGreater(inputs["*.self_attn.o_proj"], 0)
+        self.assertGreater(weights["*.self_attn.kv_b_proj"], 0)
+        self.assertNotEqual(inputs["*.self_attn.o_proj"], weights["*.self_attn.o_proj"])
+        sensitivity = ("eval", "sensitivity", self.model, *WINDOWS, "--operand", "input")
+        self.refused(["--operand", "--high-roles"], *sensitivity, "--high-roles")
+        self.refused(["--operand", "inputs"], *sensitivity, "--scheme", "fp8_w8a16")
+
+    def test_searched_scales(self):
+        tiny = harness.tiny_llama(self.root / "tiny")
+
+        def mean_error(*args):
+            self.run_octet("quantize", tiny, "--out", self.root / "out", "--overwrite", *args, "--json",
+                           self.root / "q.json")
+            tensors = json.loads((self.root / "q.json").read_text())["worst_first"]
+            return sum(10 ** (-tensor["sqnr_db"] / 10) for tensor in tensors) / len(tensors)
+        self.assertLess(mean_error("--weight-scale", "mse"), 0.98 * mean_error())
+
     def test_preset(self):
         self.run_octet("quantize", harness.MODEL, "--out", self.root / "out", "--preset", "first-last-bf16")
         ignored = json.loads((self.root / "out" / "config.json").read_text())["quantization_config"]["ignore"]
@@ -231,7 +256,7 @@ class Precision(unittest.TestCase):
                               ("$.parts[1].kl", {"parts": [result["parts"][0], {**result["parts"][1], "kl": -1}]}),
                               ("$.parts[0].kind", {"parts": [{**result["parts"][0], "kind": "knob"}]}),
                               ("$.parts[1].name", {"parts": [result["parts"][0]] * 2}),
-                              ("$.by", {"by": "colour"}), ("$.scheme", {"scheme": "fp7"}),
+                              ("$.by", {"by": "colour"}), ("$.operand", {"operand": "some"}), ("$.scheme", {"scheme": "fp7"}),
                               ("$.perplexity", {"perplexity": 0.5})):
             other.write_text(json.dumps({**result, **change}))
             self.refused([f"other.json, {place}"], *quantize, "--auto", "--budget", "kl=0.01", *WINDOWS,

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "numerics/quant_format.h"
+#include "offline/scale_search.h"
 
 namespace octet::offline {
 namespace {
@@ -52,6 +53,13 @@ Moments moments_of(const std::vector<float>& x, int64_t cols, ThreadPool& thread
   all.add(ws, whole.slice(0, rows / 3));
   all.add(ws, whole.slice(rows / 3, rows - rows / 3));
   return *all.find("it");
+}
+
+CompensatedWeight compensated(const std::vector<float>& w, int64_t rows, int64_t cols,
+                              const QuantFormat& format, const FeedbackFactor& factor,
+                              ThreadPool& threads) {
+  return quantize_compensated(w, rows, cols, format, plain_scales(w, rows, cols, format), factor,
+                              threads);
 }
 
 Matrix dense(const Moments& moments, double damping) {
@@ -190,7 +198,7 @@ TEST(ErrorFeedback, GivesTheCodesOfGptqWithItsInverses) {
   const Moments moments = moments_of(correlated(300, cols, 5), cols, threads);
   const std::vector<float> w = random(rows * cols, 6);
   const FeedbackFactor f = factor(moments, 0.01, threads);
-  const CompensatedWeight q = quantize_compensated(w, rows, cols, kChannel, f, threads);
+  const CompensatedWeight q = compensated(w, rows, cols, kChannel, f, threads);
   const Matrix h = dense(moments, 0.01);
   int64_t different = 0;
   for (int64_t r = 0; r < rows; ++r) {
@@ -213,7 +221,7 @@ TEST(ErrorFeedback, LowersTheErrorOfTheOutput) {
     std::vector<uint8_t> nearest(w.size());
     std::vector<float> scales(static_cast<size_t>(scale_shape(format.grid, rows, cols).count()));
     quantize(w, rows, cols, format, nearest, scales);
-    const CompensatedWeight q = quantize_compensated(w, rows, cols, format, f, threads);
+    const CompensatedWeight q = compensated(w, rows, cols, format, f, threads);
     EXPECT_EQ(q.scales, scales) << to_string(format);
     const double plain = loss(h, w, rows, format, nearest, scales);
     const double compensated = loss(h, w, rows, format, q.codes, q.scales);
@@ -231,7 +239,7 @@ TEST(ErrorFeedback, DoesNotDependOnThreads) {
     const Moments moments = moments_of(correlated(500, cols, 9), cols, threads);
     const std::vector<float> w = random(rows * cols, 10);
     codes.push_back(
-        quantize_compensated(w, rows, cols, kBlock, factor(moments, 0.01, threads), threads).codes);
+        compensated(w, rows, cols, kBlock, factor(moments, 0.01, threads), threads).codes);
   }
   EXPECT_EQ(codes[0], codes[1]);
   EXPECT_EQ(codes[0], codes[2]);
@@ -249,7 +257,7 @@ TEST(ErrorFeedback, WithoutCorrelationIsTheNearest) {
     std::vector<float> scales(rows);
     const QuantStats stats = quantize(w, rows, cols, kChannel, nearest, scales);
     const CompensatedWeight q =
-        quantize_compensated(w, rows, cols, kChannel, factor(moments, 0.01, threads), threads);
+        compensated(w, rows, cols, kChannel, factor(moments, 0.01, threads), threads);
     EXPECT_EQ(q.codes, nearest);
     EXPECT_EQ(q.stats, stats);
   }
@@ -263,7 +271,7 @@ TEST(ErrorFeedback, KeepsWhatIsNotFiniteToItself) {
   w[5] = std::nanf("");
   w[9] = -INFINITY;
   const CompensatedWeight q =
-      quantize_compensated(w, rows, cols, kChannel, factor(moments, 0.01, threads), threads);
+      compensated(w, rows, cols, kChannel, factor(moments, 0.01, threads), threads);
   EXPECT_EQ(q.stats.nan, 1);
   EXPECT_EQ(q.stats.inf, 1);
   for (int64_t i = 0; i < rows * cols; ++i) {

@@ -198,6 +198,24 @@ TEST_F(Quantize, PolicyKeepsWhatItNames) {
   EXPECT_EQ(after.find("model.layers.0.mlp.up_proj.weight")->type, DType::e4m3);
 }
 
+TEST_F(Quantize, SearchedScalesLeaveLessError) {
+  const auto quantized = [&](bool search) {
+    QuantizeOptions wanted = options("deepseek_v3_groups");
+    wanted.overwrite = true;
+    wanted.search_scales = search;
+    return quantize_checkpoint(wanted).quantized;
+  };
+  const std::vector<QuantizedTensor> plain = quantized(false), searched = quantized(true);
+  ASSERT_EQ(plain.size(), searched.size());
+  double gained = 0;
+  for (size_t i = 0; i < plain.size(); ++i) {
+    EXPECT_GE(searched[i].sqnr_db, plain[i].sqnr_db) << plain[i].module;
+    EXPECT_EQ(searched[i].stats.saturated, 0);
+    gained += searched[i].sqnr_db - plain[i].sqnr_db;
+  }
+  EXPECT_GT(gained / static_cast<double>(plain.size()), 0.3);
+}
+
 TEST_F(Quantize, RefusesWhatNoCheckpointCanSay) {
   QuantizeOptions two = options("llama_mha");
   two.policy = {row(Role::mlp_down, scheme_named("fp8_block").format)};
