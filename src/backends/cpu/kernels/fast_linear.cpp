@@ -62,7 +62,7 @@ int64_t cost_of(std::span<const Product> products, int64_t rows) {
 
 // The columns of the last product from `begin` on, which threads take `step` at a time, as equal
 // shares of the work do not end together where others run. A fifth of all columns, where there are
-// enough; none for one or two rows of x, whose long streams of W gain more than the end loses.
+// enough; none for few rows of x, whose long streams of W gain more than the end loses.
 struct Rest {
   int64_t begin, step;
 };
@@ -72,7 +72,7 @@ Rest rest_of(std::span<const Product> products, int64_t rows, int threads) {
   int64_t all = 0;
   for (const Product& product : products) all += product.w.rows;
   const int64_t rest = std::min(end, all / 5) / least * least;
-  if (rows <= 2 || threads == 1 || rest < least * threads) return {end, least};
+  if (rows <= kStreamedRows || threads == 1 || rest < least * threads) return {end, least};
   const int64_t step = std::clamp(rest / (8 * threads) / least * least, least, 8 * least);
   return {(end - rest) / 4 * 4, step};
 }
@@ -235,8 +235,8 @@ double estimate_dot(const ops::OpDesc& desc, const CpuCaps& caps) {
   return caps.fast_dot ? estimate(desc, caps, 150, 12.5) : estimate(desc, caps, 60, 11.5);
 }
 
-// One row of x streams W a little slower than by FMA; but the order that is chosen for it is that
-// of all others, which gain far more.
+// One row of x streams W as fast as by FMA, or a little slower; but the order that is chosen for it
+// is that of all others, which gain far more.
 double estimate_amx(const ops::OpDesc& desc, const CpuCaps& caps) {
   return estimate(desc, caps, 800, 12.9);
 }

@@ -28,6 +28,10 @@ namespace octet::cpu::fast {
 inline constexpr int64_t kChunk = 64;  // values of k that inner loops handle at once
 inline constexpr int64_t kCell = 128;  // values of k under one scale, where scales vary along k
 
+// Up to so many rows of x wait for memory alone, which is fastest where few long streams of W are
+// read.
+inline constexpr int64_t kStreamedRows = 2;
+
 inline constexpr int64_t round_up(int64_t value, int64_t step) {
   return (value + step - 1) / step * step;
 }

@@ -17,45 +17,14 @@
 
 #include <algorithm>
 
-#include "backends/cpu/kernels/fast_attention_simd.h"
-#include "backends/cpu/kernels/fast_linear_core.h"
 #include "backends/cpu/kernels/fast_linear_pairs.h"
-#include "backends/cpu/kernels/simd_amx.h"
+#include "backends/cpu/kernels/fast_linear_streams.h"
 
 namespace octet::cpu::fast {
 namespace {
 
-constexpr int64_t kSide = 16;                             // rows of a tile
-constexpr int64_t kTile = kSide * 64;                     // bytes
-constexpr int64_t kChunkTiles = 2;                        // of sixteen rows of W, or of x
-constexpr int64_t kPanel = 2 * kSide;                     // rows of W that are multiplied at once
-constexpr int64_t kPanelChunk = 2 * kChunkTiles * kTile;  // bytes of a decoded chunk of them
-// Tiles of W that are decoded before they are used, in a ring. An odd number: a load waits for
-// stores on their way to the same place of another page, and so finds them in the other half of its
-// page.
-constexpr int64_t kRing = 8, kAhead = 5;
-constexpr int64_t kFetch = 6;   // and whose lines are asked for into L2 before they are decoded
+constexpr int64_t kFetch = 6;   // tiles whose lines are asked for into L2 before they are decoded
 constexpr uintptr_t kNear = 1;  // chunks that are asked for into L1
-
-// Tiles 0 to 3 are sums, [16 rows of W][group of x]; 4 and 5 W; 6 and 7 x. Groups have `first` and
-// `second` rows, or none.
-OCTET_AMX void configure(int64_t first, int64_t second) {
-  simd::TileConfig config;
-  for (const int tile : {0, 2, 6}) config.set(tile, kSide, first);
-  for (const int tile : {1, 3}) config.set(tile, kSide, second);
-  config.set(7, kSide, second > 0 ? second : first);
-  for (const int tile : {4, 5}) config.set(tile, kSide, kSide);
-  config.load();
-}
-
-// A group of x in the packing: per chunk and tile, 16 pairs of values by its rows.
-struct Group {
-  const std::byte* data = nullptr;
-  int64_t first = 0, rows = 0;
-
-  int64_t step() const { return 4 * rows; }  // bytes from one pair to the next
-  const std::byte* chunk(int64_t c) const { return data + c * kChunkTiles * kSide * step(); }
-};
 
 // sums += one chunk of N times sixteen rows of W by G groups of x.
 template <int N, int G>
@@ -76,37 +45,19 @@ OCTET_AMX_INLINE void add_chunk(const std::byte* w, const Group (&x)[2], int64_t
   }
 }
 
-// sums += one chunk of sixteen rows of W, the panel's first ones or the others, by G groups of x.
-// Of one group, both tiles of a chunk stay from the first rows to the others.
-template <int G>
+// add_tile by two groups, in tiles 0 and 1 or others.
 OCTET_AMX_INLINE void add_tile(const std::byte* w, const Group (&x)[2], int64_t c, bool other) {
-  if constexpr (G == 1) {
-    if (!other) {
-      _tile_loadd(6, x[0].chunk(c), x[0].step());
-      _tile_loadd(7, x[0].chunk(c) + kSide * x[0].step(), x[0].step());
-    }
-    _tile_loadd(4, w, 64);
-    _tile_loadd(5, w + kTile, 64);
+#pragma GCC unroll 2
+  for (int64_t v = 0; v < kChunkTiles; ++v) {
+    _tile_loadd(4, w + v * kTile, 64);
+    _tile_loadd(6, x[0].chunk(c) + v * kSide * x[0].step(), x[0].step());
+    _tile_loadd(7, x[1].chunk(c) + v * kSide * x[1].step(), x[1].step());
     if (other) {
       _tile_dpbf16ps(2, 4, 6);
-      _tile_dpbf16ps(2, 5, 7);
+      _tile_dpbf16ps(3, 4, 7);
     } else {
       _tile_dpbf16ps(0, 4, 6);
-      _tile_dpbf16ps(0, 5, 7);
-    }
-  } else {
-#pragma GCC unroll 2
-    for (int64_t v = 0; v < kChunkTiles; ++v) {
-      _tile_loadd(4, w + v * kTile, 64);
-      _tile_loadd(6, x[0].chunk(c) + v * kSide * x[0].step(), x[0].step());
-      _tile_loadd(7, x[1].chunk(c) + v * kSide * x[1].step(), x[1].step());
-      if (other) {
-        _tile_dpbf16ps(2, 4, 6);
-        _tile_dpbf16ps(3, 4, 7);
-      } else {
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-      }
+      _tile_dpbf16ps(1, 4, 7);
     }
   }
 }
@@ -117,27 +68,14 @@ OCTET_AMX_INLINE void add_tile(const std::byte* w, const Group (&x)[2], int64_t 
 //   W  decode chunk c + 2 of 32 rows            W  decode all of 32 rows
 //   x  multiply chunk c by both groups          x  for every two groups: multiply all chunks
 template <class Decoder>
-class Columns {
+class Columns : TileWork {
  public:
-  static size_t scratch_bytes(const Matrix& w, int64_t groups) {
-    const int64_t tiles = groups > 2 ? (w.k + kChunk - 1) / kChunk * 2 : kRing;
-    return static_cast<size_t>(tiles * kChunkTiles * kTile + 8 * kTile +
-                               cells_of(w.k) * kPanel * 4);
+  static size_t scratch_bytes(const Matrix& w, int64_t rows) {
+    const int64_t chunks = (w.k + kChunk - 1) / kChunk;
+    return TileWork::scratch_bytes(w, rows > 2 * kSide ? chunks * 2 : kRing);
   }
 
-  Columns(const Matrix& w, const Packed& packed, int64_t end, const Output& out, std::byte* scratch)
-      : w_(w),
-        packed_(packed),
-        x_(packed, w.k),
-        out_(out),
-        end_(end),
-        chunks_((w.k + kChunk - 1) / kChunk),
-        fold_(w.scales.varies || packed.varies) {
-    sums_ = reinterpret_cast<float*>(scratch);
-    totals_ = sums_ + kTile;  // four tiles each
-    scales_ = totals_ + kTile;
-    values_ = scratch + 8 * kTile + x_.cells * kPanel * 4;
-  }
+  using TileWork::TileWork;
 
   OCTET_AMX void run(int64_t begin) {
     begin_fetch(begin);
@@ -185,8 +123,8 @@ class Columns {
       if (now.chunk + now.tile == 0) begin_sums(now.panel);
       const std::byte* const values = slot(step - kAhead);
       simd::tile_barrier(values);
-      both ? add_tile<2>(values, groups_, now.chunk, now.tile != 0)
-           : add_tile<1>(values, groups_, now.chunk, now.tile != 0);
+      both ? add_tile(values, groups_, now.chunk, now.tile != 0)
+           : add_tile(values, groups_[0], now.chunk, now.tile != 0, now.tile != 0);
       simd::tile_barrier(values);
       if (now.tile + 1 == now.panel.tiles) end_chunk(now.panel, now.chunk);
       advance(now);
@@ -254,24 +192,13 @@ class Columns {
 
   // Chunk c of sixteen of the rows that enter() found: [register][16 rows], 64 bytes each.
   OCTET_AMX void decode(int64_t c, int tile, std::byte* to) {
-    const Decoder decoder = Decoder::make();
-    const int64_t k = c * kChunk;
     const std::byte* const* const rows = rows_ + tile * kSide;
-    const bool full = w_.k - k >= kChunk, near = w_.row_bytes % 1024 != 0;
+    const bool near = w_.row_bytes % 1024 != 0;
     const uintptr_t ahead = fetch_place();
-#pragma GCC unroll 8
-    for (int64_t r = 0; r < kSide; ++r, to += 64) {
-      const std::byte* const p = rows[r] + k * Decoder::bytes;
-      __m512i v[kChunkTiles];
-      prefetch_row(ahead, p, r, near);
-      if (full) {
-        decoder.full(p, v);
-      } else {
-        decoder.part(p, w_.k - k, v);
-      }
-      _mm512_store_si512(to, v[0]);
-      _mm512_store_si512(to + kTile, v[1]);
+    for (int64_t r = 0; r < kSide; ++r) {
+      prefetch_row(ahead, rows[r] + c * kChunk * Decoder::bytes, r, near);
     }
+    decode_rows<Decoder>(w_, rows, c, to);
     if (fetch_.panel.n < end_) advance(fetch_);
   }
 
@@ -289,7 +216,7 @@ class Columns {
   }
 
   OCTET_AMX void begin_sums(const Panel& panel) {
-    if (fold_) gather_cells(panel);
+    if (fold_) gather_panel_cells(panel);
     clear();
   }
 
@@ -326,47 +253,19 @@ class Columns {
     }
     simd::tile_barrier(sums_);
   }
-  // Bytes from the sums of a row of W to those of the next: of one row of x they are one vector.
-  static int64_t step_of(const Group& group) {
-    return group.rows == 1 ? 4 : 64;
-  }
-
   // The scales of the panel's rows, [cell][32].
-  void gather_cells(const Panel& panel) {
-    static constexpr float one = 1.0f;
+  OCTET_AMX void gather_panel_cells(const Panel& panel) {
     const Scales& scales = w_.scales;
-    const std::byte* from = reinterpret_cast<const std::byte*>(&one);
-    const int64_t step = scales.varies ? scales.col_bytes : 0;
     // Rows until the next ones have other scales: counted, as a division a row would cost more.
     int64_t left = 0;
-    for (int64_t r = 0; r < kPanel; ++r, --left) {
-      const int64_t row = std::min(panel.n + r, w_.rows - 1);
-      if (scales.varies && left == 0) {
-        from = scales.row(row);
-        left = scales.cell_rows == 0 ? kPanel : scales.cell_rows - row % scales.cell_rows;
+    for (int64_t tile = 0; tile < panel.tiles; ++tile) {
+      for (int64_t r = 0; r < kSide && scales.varies; ++r, --left) {
+        const int64_t row = std::min(panel.n + tile * kSide + r, w_.rows - 1);
+        const bool next = left == 0;
+        if (next) left = scales.cell_rows == 0 ? kPanel : scales.cell_rows - row % scales.cell_rows;
+        scale_rows_[r] = next || r == 0 ? scales.row(row) : scale_rows_[r - 1];
       }
-      for (int64_t cell = 0; cell < x_.cells; ++cell) {
-        scales_[cell * kPanel + r] = load_f32(from + cell * step);
-      }
-    }
-  }
-
-  // totals (+)= sums times the scales of a cell.
-  OCTET_AMX void fold(int64_t tile, const Group& group, int64_t cell, const float* sums,
-                      float* totals) const {
-    const float* const w = scales_ + cell * kPanel + tile * kSide;
-    const float* const x = x_.cell_scales(group.first) + cell * group.rows;
-    const auto add = [&](const float* from, float* to, __m512 scale) OCTET_AMX {
-      const __m512 before = cell == 0 ? _mm512_setzero_ps() : _mm512_load_ps(to);
-      _mm512_store_ps(to, _mm512_fmadd_ps(_mm512_load_ps(from), scale, before));
-    };
-    if (group.rows == 1) {
-      return add(sums, totals, _mm512_mul_ps(_mm512_loadu_ps(w), _mm512_set1_ps(x[0])));
-    }
-    const auto mask = static_cast<__mmask16>(simd::first_lanes(group.rows, kSide));
-    const __m512 x_scales = _mm512_maskz_loadu_ps(mask, x);
-    for (int64_t r = 0; r < kSide; ++r) {
-      add(sums + r * kSide, totals + r * kSide, _mm512_mul_ps(x_scales, _mm512_set1_ps(w[r])));
+      gather_cells(tile);
     }
   }
 
@@ -374,31 +273,14 @@ class Columns {
   OCTET_AMX void finish(int64_t n, const Group& group, const float* sums) const {
     const auto columns = Columns16::of(w_, n, end_, out_);
     const float* const scales = x_.row_scales(group.first);
-    const auto write = [&](__m512 sum, int64_t m) OCTET_AMX {
+    for_rows(group, sums, [&](__m512 sum, int64_t m) OCTET_AMX {
       columns.write(_mm512_mul_ps(sum, _mm512_set1_ps(scales[m])), group.first + m, out_);
-    };
-    if (group.rows == 1) return write(_mm512_load_ps(sums), 0);
-    __m512i r[kSide];
-#pragma GCC unroll 16
-    for (int64_t i = 0; i < kSide; ++i) r[i] = _mm512_load_si512(sums + i * kSide);
-    simd::transpose16(r);
-    alignas(64) float rows[kSide][kSide];
-#pragma GCC unroll 16
-    for (int64_t i = 0; i < kSide; ++i) _mm512_store_si512(rows[i], r[i]);
-    for (int64_t m = 0; m < group.rows; ++m) write(_mm512_load_ps(rows[m]), m);
+    });
   }
 
-  const Matrix& w_;
-  const Packed& packed_;
-  const PackedRows x_;
-  const Output& out_;
-  int64_t end_, chunks_;
-  bool fold_;  // scales vary along k
   Group groups_[2];
   Place fetch_{};
   const std::byte* rows_[kPanel] = {};
-  float *sums_, *totals_, *scales_;
-  std::byte* values_;
 };
 
 // Sixteen rows of x or fewer, from row `first` of the packing on, as Group says.
@@ -437,14 +319,26 @@ void pack(const Matrix& x, const int32_t* index, const Matrix& w, const Packed& 
              });
 }
 
+// A chunk of 16-bit values is two lines: neighbouring rows are read as fast as streams, and faster.
+bool in_streams(const Matrix& w, int64_t rows) {
+  return rows <= kStreamedRows && size_of(w.type) == 1;
+}
+
+// Enough for fewer rows as well.
 size_t scratch_bytes(const Matrix& w, int64_t rows) {
-  return Columns<PairDecoder<DotMath, Bf16Pairs>>::scratch_bytes(w, (rows + kSide - 1) / kSide);
+  using Any = PairDecoder<DotMath, Bf16Pairs>;
+  return std::max(Columns<Any>::scratch_bytes(w, rows), Streams<Any>::scratch_bytes(w));
 }
 
 void columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t end, const Output& out,
              std::byte* scratch) {
-  with_decoder<DotMath>(
-      w.type, [&]<class Decoder>() { Columns<Decoder>(w, packed, end, out, scratch).run(begin); });
+  with_decoder<DotMath>(w.type, [&]<class Decoder>() {
+    if (in_streams(w, packed.rows)) {
+      Streams<Decoder>(w, packed, end, out, scratch).run(begin);
+    } else {
+      Columns<Decoder>(w, packed, end, out, scratch).run(begin);
+    }
+  });
 }
 
 constexpr Kernels kernels = {

@@ -490,7 +490,7 @@ template <class Math, class Decoder, bool Fold>
 void direct_columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t end,
                     const Output& out) {
   const int64_t each = (end - begin) / kStreams;
-  if (packed.rows <= 2 && each >= kFinish / 2) {
+  if (packed.rows <= kStreamedRows && each >= kFinish / 2) {
     stream_columns<Math, Decoder, Fold>(w, packed, begin, each, out);
     begin += kStreams * each;
   }

@@ -145,6 +145,16 @@ TEST(FastLinear, ARowsBitsDependOnNothingElse) {
   }
 }
 
+// More columns than a kernel keeps at once, by one thread; with scales along k, by several.
+TEST(FastLinear, ARowsBitsDependOnNothingElseInManyColumns) {
+  for (const Form& w : {code_form(grids::row), code_form(grids::group128), bf16_form}) {
+    expect_same_bits(LinearProblem(code_form(grids::row), w, 40, 2215, 130), {1, 2, 3, 16, 17});
+  }
+  for (const Form& w : {code_form(grids::block128), code_form(grids::group128)}) {
+    expect_same_bits(LinearProblem(code_form(grids::group128), w, 40, 299, 2500), {1, 2, 15, 33});
+  }
+}
+
 // Several linears of one input at once, of several types, against each of them alone.
 TEST(FastLinear, LinearsOfOneInputAreThoseAlone) {
   const Rows all = all_rows();
