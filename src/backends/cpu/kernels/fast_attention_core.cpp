@@ -4,7 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "backends/cpu/kernels/fast_attention_simd.h"
+#include "backends/cpu/kernels/fast_attention_amx.h"
+#include "backends/cpu/kernels/fast_attention_steps.h"
 #include "numerics/exact_math.h"
 
 namespace octet::cpu::attention {
@@ -15,12 +16,6 @@ namespace {
 namespace rule = attention_rule;
 
 constexpr int kRows = 6;  // 6 rows x 4 vectors = 24 accumulators of the 32 registers
-
-// The least M of a row that has seen something, one step above kNoMax. Without it a row whose
-// scores are all NaN, which no maximum shows, would pass for one that has seen nothing, and its NaN
-// sums would be dropped at the merge.
-constexpr float kLeastMax = -0x1.fffffep99f;
-static_assert(kLeastMax > rule::kNoMax);
 
 // The two halves of 16 elements of two BF16 values.
 OCTET_AVX512_INLINE __m512 even(const std::byte* p) {
@@ -127,55 +122,6 @@ OCTET_AVX512_INLINE void score(const TileShape& shape, const Math& math, const T
   }
 }
 
-// Steps 2 to 4 for one row: x becomes p in place. Returns the factor 2^(M - M') for O.
-OCTET_AVX512_INLINE float soften(uint64_t mask, float* x, float& max, float* sum) {
-  const __m512 none = _mm512_set1_ps(rule::kNoMax);
-  const __mmask16 m[4] = {static_cast<__mmask16>(mask), static_cast<__mmask16>(mask >> 16),
-                          static_cast<__mmask16>(mask >> 32), static_cast<__mmask16>(mask >> 48)};
-  __m512 s[4];
-#pragma GCC unroll 4
-  for (int v = 0; v < 4; ++v) s[v] = _mm512_load_ps(x + 16 * v);
-  const __m512 top = simd::lane_max(_mm512_max_ps(
-      _mm512_max_ps(_mm512_mask_mov_ps(none, m[0], s[0]), _mm512_mask_mov_ps(none, m[1], s[1])),
-      _mm512_max_ps(_mm512_mask_mov_ps(none, m[2], s[2]), _mm512_mask_mov_ps(none, m[3], s[3]))));
-  const __m512 old_max = _mm512_set1_ps(max);
-  // The second operand wins over a NaN: M is never NaN, p and l are.
-  const __m512 new_max =
-      _mm512_max_ps(_mm512_roundscale_ps(top, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC),
-                    _mm512_max_ps(old_max, _mm512_set1_ps(kLeastMax)));
-#pragma GCC unroll 4
-  for (int v = 0; v < 4; ++v) {
-    s[v] = simd::exp2(_mm512_sub_ps(s[v], new_max), m[v]);
-    _mm512_store_ps(x + 16 * v, s[v]);
-  }
-  // 2^(M - M'), and 0 below 2^-126.
-  const __m512 difference = _mm512_sub_ps(old_max, new_max);
-  const __mmask16 near = _mm512_cmp_ps_mask(difference, _mm512_set1_ps(-126.0f), _CMP_GE_OQ);
-  const __m512 factor = _mm512_maskz_scalef_ps(near, _mm512_set1_ps(1.0f), difference);
-  const __m512 added = _mm512_add_ps(_mm512_add_ps(s[0], s[1]), _mm512_add_ps(s[2], s[3]));
-  _mm512_store_ps(sum, _mm512_fmadd_ps(_mm512_load_ps(sum), factor, added));
-  max = _mm512_cvtss_f32(new_max);
-  return _mm512_cvtss_f32(factor);
-}
-
-// Step 5 for one row and group: P from p. `weight` is v_scale / S; slots outside `mask` have p = 0
-// and perhaps a poisoned weight.
-OCTET_AVX512_INLINE void round_p(RoundP round, uint64_t mask, const float* p, const float* weight,
-                                 float* out) {
-  for (int v = 0; v < kTile; v += 16) {
-    __m512 x = _mm512_load_ps(p + v);
-    if (weight) {
-      x = _mm512_maskz_mul_ps(static_cast<__mmask16>(mask >> v), x, _mm512_load_ps(weight + v));
-    }
-    if (round == RoundP::e4m3) {
-      x = simd::round_e4m3(_mm512_mul_ps(x, _mm512_set1_ps(rule::kPScale)));
-    } else if (round == RoundP::bf16) {
-      x = simd::round_bf16(x);
-    }
-    _mm512_store_ps(out + v, x);
-  }
-}
-
 // Step 6 for V registers of one chunk: lanes are value dims, one chain over ascending tokens each.
 // Tokens outside [begin, end) have P = 0 in all rows, and leaving them out changes no bit. `v` is
 // the first token's; the next is `v_bytes` on.
@@ -221,23 +167,6 @@ OCTET_AVX512_INLINE void add_values(const float (&p)[kRows][kTile], const std::b
       _mm512_store_ps(o, _mm512_fmadd_ps(acc[r][i], b, _mm512_mul_ps(_mm512_load_ps(o), a)));
     }
   }
-}
-
-// Slots [begin, end) of the tile that a row sees.
-struct Seen {
-  int begin, end;
-  uint64_t mask() const {
-    if (begin >= end) return 0;
-    const uint64_t upto = end == kTile ? ~uint64_t{0} : (uint64_t{1} << end) - 1;
-    return upto & ~((uint64_t{1} << begin) - 1);
-  }
-};
-Seen seen_slots(int64_t position, int64_t window, int64_t first) {
-  const rule::Visible visible = rule::visible(position, window);
-  const auto clamp = [&](int64_t p) {
-    return static_cast<int>(std::clamp<int64_t>(p - first, 0, kTile));
-  };
-  return {clamp(visible.begin), clamp(visible.end)};
 }
 
 template <int R>
@@ -302,6 +231,7 @@ OCTET_AVX512 void attend(const TileShape& shape, const Math& math, const Tile& t
 
 void attend_tile(const TileShape& shape, const Math& math, const Tile& tile, int64_t first,
                  const Rows& rows, int begin, int end) {
+  if (shape.amx) return attend_tile_amx(shape, math, tile, first, rows, begin, end);
   // A V that is not finite must not meet even a P of zero: rows go one by one then, each over the
   // slots that it sees itself.
   const int step = tile.finite_v ? kRows : 1;
@@ -417,6 +347,14 @@ OCTET_AVX512 float load_query(const void* in, bool bf16, int dims, bool quantize
   return scale;
 }
 
+OCTET_AVX512 void narrow_query(int dims, int padded, const float* q, uint16_t* out) {
+  for (int d = 0; d < padded; d += 16) {
+    const __m512i x = d < dims ? _mm512_loadu_si512(q + d) : _mm512_setzero_si512();
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + d),
+                        _mm512_cvtepi32_epi16(_mm512_srli_epi32(x, 16)));
+  }
+}
+
 OCTET_AVX512 void order_query(int dims, float* q) {
   for (int d = 0; d < dims; d += 16) {
     _mm512_storeu_ps(q + d, _mm512_permute_ps(_mm512_loadu_ps(q + d), 0xD8));
@@ -431,6 +369,7 @@ void finish_row(const TileShape&, float, const float*, const float*, float*, uin
 float load_query(const void*, bool, int, bool, float*) {
   return 1.0f;
 }
+void narrow_query(int, int, const float*, uint16_t*) {}
 void order_query(int, float*) {}
 #endif
 

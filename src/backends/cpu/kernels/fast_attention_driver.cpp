@@ -71,6 +71,7 @@ constexpr int64_t kBundleRows = 192;  // of the heads of a task: what they have 
 struct Scratch {
   Tile tile;
   float* q = nullptr;
+  uint16_t* q16 = nullptr;
   float* q_scale = nullptr;
   int64_t* position = nullptr;
   Rows split, total;
@@ -80,7 +81,7 @@ struct Scratch {
   static size_t bytes(const TileShape& shape, int64_t rows) {
     const auto n = static_cast<size_t>(rows);
     const int dims = shape.padded_k() + shape.padded_rope();
-    return aligned(Tile::bytes(shape)) + n * static_cast<size_t>(dims) * 4 + aligned(n * 4) +
+    return aligned(Tile::bytes(shape)) + n * static_cast<size_t>(dims) * 6 + aligned(n * 4) +
            aligned(n * 8) +
            2 * (aligned(n * 4) + n * 64 + n * static_cast<size_t>(shape.v_stride()) * 4);
   }
@@ -95,9 +96,14 @@ struct Scratch {
     tile = Tile::place(shape, cut(Tile::bytes(shape)));
     q_stride = shape.padded_k() + shape.padded_rope();
     q = floats(n * static_cast<size_t>(q_stride));
+    q16 = reinterpret_cast<uint16_t*>(cut(n * static_cast<size_t>(q_stride) * 2));
     q_scale = floats(n);
     position = reinterpret_cast<int64_t*>(cut(n * 8));
-    split = {q, q_stride, q_scale, position};
+    split.q = q;
+    split.q_stride = q_stride;
+    split.q16 = q16;
+    split.q_scale = q_scale;
+    split.position = position;
     total = split;
     const auto place_state = [&](Rows& state) {
       state.max = floats(n);
@@ -217,6 +223,11 @@ class Runner {
         load_query(row_of(problem_.q_pe, block, r), problem_.q_pe.type == DType::bf16,
                    shape_.rope_dims, false, q + shape_.padded_k());
       }
+      if (!shape_.amx) continue;
+      uint16_t* const q16 = s.q16 + (at + r) * s.q_stride;
+      narrow_query(shape_.end_k(), shape_.padded_k(), q, q16);
+      narrow_query(shape_.rope_dims, shape_.padded_rope(), q + shape_.padded_k(),
+                   q16 + shape_.padded_k());
     }
   }
 
@@ -391,9 +402,24 @@ std::optional<std::string> refuses(const ops::OpDesc& desc, const CpuCaps& caps)
   return std::nullopt;
 }
 
+std::optional<std::string> amx_refuses(const ops::OpDesc& desc, const CpuCaps& caps) {
+  if (!caps.amx_bf16) return "needs amx_bf16, which this CPU lacks";
+  if (desc.activation != DType::bf16) {
+    return fmt::format("takes queries in bf16, not {}", name_of(desc.activation));
+  }
+  if (!is_fp8(desc.weight) && desc.weight != DType::bf16) {
+    return fmt::format("takes a cache in e4m3, e5m2 or bf16, not {}", name_of(desc.weight));
+  }
+  return std::nullopt;
+}
+
 double estimate_us(const ops::OpDesc& desc, const CpuCaps& caps) {
   const double products = 2.0 * 1024.0 * static_cast<double>(desc.m * desc.n * desc.k);
   return products / (30e3 * caps.threads);  // 30 multiply-adds a nanosecond
+}
+
+double amx_estimate_us(const ops::OpDesc& desc, const CpuCaps& caps) {
+  return 0.5 * estimate_us(desc, caps);  // softmax and the tiles' conversion are the same
 }
 
 RoundP round_of(const ops::AttentionSpec& spec, DType activation, DType cache) {

@@ -64,11 +64,28 @@ constexpr int kPiece = 16;  // bytes of K that are transposed at once
 template <Code F>
 constexpr uint8_t kNotFinite = F == Code::e4m3 ? 0x7F : 0x7C;
 
+// Dims [d, d + 32) of two tokens as BF16, into rows of `padded` each; or as Pairs of their values,
+// those of even dims first.
+template <bool Pairs>
+OCTET_AVX512_INLINE void store_tokens(const __m512i (&x)[2], int padded, uint16_t* out, int d) {
+  if constexpr (Pairs) {
+    const __m512i low = _mm512_set1_epi32(0x0000FFFF);
+    // low ? a : b
+    _mm512_store_si512(out + 2 * d,
+                       _mm512_ternarylogic_epi32(low, x[0], _mm512_slli_epi32(x[1], 16), 0xCA));
+    _mm512_store_si512(out + 2 * d + 32,
+                       _mm512_ternarylogic_epi32(low, _mm512_srli_epi32(x[0], 16), x[1], 0xCA));
+  } else {
+    _mm512_store_si512(out + d, x[0]);
+    _mm512_store_si512(out + padded + d, x[1]);
+  }
+}
+
 // `dims` codes, `offset` bytes into each of kBatch rows -> BF16 rows, `padded` (a multiple of 32)
-// each, zero behind `dims`. Returns whether all are finite. All loads come before the stores: a
+// each, zero behind `dims`; or as Pairs. Returns whether all are finite. All loads come before the stores: a
 // load that a store still in flight seems to overlap (it compares 12 bits of the address) waits for
 // it, and then cache misses queue up one behind another.
-template <Code F>
+template <Code F, bool Pairs>
 OCTET_AVX512 bool widen_codes(const std::byte* const* rows, int64_t offset, int dims, int padded,
                               uint16_t* out) {
   const simd::Fp8Table table = simd::load_fp8_table<F>();
@@ -81,19 +98,23 @@ OCTET_AVX512 bool widen_codes(const std::byte* const* rows, int64_t offset, int 
     for (int t = 0; t < kBatch; ++t) {
       codes[t] = _mm512_maskz_loadu_epi8(mask, rows[t] + offset + d);
     }
-#pragma GCC unroll 8
-    for (int t = 0; t < kBatch; ++t) {
-      most = _mm512_max_epu8(most, _mm512_andnot_si512(table.sign, codes[t]));
-      __m512i first, second;
-      simd::decode_fp8(table, _mm512_permutexvar_epi64(order, codes[t]), first, second);
-      _mm512_store_si512(out + t * padded + d, first);
-      if (d + 32 < padded) _mm512_store_si512(out + t * padded + d + 32, second);
+#pragma GCC unroll 4
+    for (int t = 0; t < kBatch; t += 2) {
+      __m512i first[2], second[2];
+#pragma GCC unroll 2
+      for (int i = 0; i < 2; ++i) {
+        most = _mm512_max_epu8(most, _mm512_andnot_si512(table.sign, codes[t + i]));
+        simd::decode_fp8(table, _mm512_permutexvar_epi64(order, codes[t + i]), first[i], second[i]);
+      }
+      store_tokens<Pairs>(first, padded, out + t * padded, d);
+      if (d + 32 < padded) store_tokens<Pairs>(second, padded, out + t * padded, d + 32);
     }
   }
   const __m512i limit = _mm512_set1_epi8(static_cast<char>(kNotFinite<F>));
   return _mm512_cmpge_epu8_mask(most, limit) == 0;
 }
 
+template <bool Pairs>
 OCTET_AVX512 bool copy_bf16(const std::byte* const* rows, int64_t offset, int dims, int padded,
                             uint16_t* out) {
   const __m512i magnitude = _mm512_set1_epi16(0x7FFF);
@@ -105,10 +126,12 @@ OCTET_AVX512 bool copy_bf16(const std::byte* const* rows, int64_t offset, int di
     for (int t = 0; t < kBatch; ++t) {
       x[t] = _mm512_maskz_loadu_epi16(mask, rows[t] + offset + 2 * d);
     }
-#pragma GCC unroll 8
-    for (int t = 0; t < kBatch; ++t) {
+#pragma GCC unroll 4
+    for (int t = 0; t < kBatch; t += 2) {
       most = _mm512_max_epu16(most, _mm512_and_si512(x[t], magnitude));
-      _mm512_store_si512(out + t * padded + d, x[t]);
+      most = _mm512_max_epu16(most, _mm512_and_si512(x[t + 1], magnitude));
+      const __m512i two[2] = {x[t], x[t + 1]};
+      store_tokens<Pairs>(two, padded, out + t * padded, d);
     }
   }
   return _mm512_cmpge_epu16_mask(most, _mm512_set1_epi16(0x7F80)) == 0;
@@ -296,11 +319,14 @@ void load_k(const Part& part, DType type, int dims, int padded, int begin, int e
   }
 }
 
-// V as rows. Returns whether all of it is finite.
-bool load_v(const Part& part, DType type, int dims, int padded, int begin, int end,
+// V as rows, or as pairs of tokens for AMX, whose products take 32 tokens at a time: zeros up to
+// there. Returns whether all of it is finite.
+bool load_v(const Part& part, const TileShape& shape, DType type, int begin, int end,
             std::byte* out) {
+  const int dims = shape.v_dims, padded = shape.v_stride();
+  const int first = begin / kBatch * kBatch;
   bool finite = true;
-  for (int t = begin / kBatch * kBatch; t < end; t += kBatch) {
+  for (int t = first; t < end; t += kBatch) {
     part.prefetch(t, kBatch);
     const std::byte* const* rows = part.from(t);
     uint16_t* const to = reinterpret_cast<uint16_t*>(out) + t * padded;
@@ -309,13 +335,22 @@ bool load_v(const Part& part, DType type, int dims, int padded, int begin, int e
         finite &= copy_f32(reinterpret_cast<const float*>(rows[i] + part.offset), dims, padded,
                            reinterpret_cast<float*>(out) + (t + i) * padded);
       }
-    } else if (type == DType::e4m3) {
-      finite &= widen_codes<Code::e4m3>(rows, part.offset, dims, padded, to);
-    } else if (type == DType::e5m2) {
-      finite &= widen_codes<Code::e5m2>(rows, part.offset, dims, padded, to);
-    } else {
-      finite &= copy_bf16(rows, part.offset, dims, padded, to);
+      continue;
     }
+    const auto load = type == DType::e4m3   ? (shape.amx ? widen_codes<Code::e4m3, true>
+                                                         : widen_codes<Code::e4m3, false>)
+                      : type == DType::e5m2 ? (shape.amx ? widen_codes<Code::e5m2, true>
+                                                         : widen_codes<Code::e5m2, false>)
+                                            : (shape.amx ? copy_bf16<true> : copy_bf16<false>);
+    finite &= load(rows, part.offset, dims, padded, to);
+  }
+  if (shape.amx) {
+    constexpr int step = 32;
+    const auto clear = [&](int from, int to) {
+      std::memset(out + 2 * from * padded, 0, static_cast<size_t>(2 * (to - from) * padded));
+    };
+    clear(begin / step * step, first);
+    clear((end + kBatch - 1) / kBatch * kBatch, (end + step - 1) / step * step);
   }
   return finite;
 }
@@ -424,8 +459,7 @@ void load_tile(const TileSource& source, const TileShape& shape, const TilePlace
   load_k(k, source.type, shape.k_dims, shape.padded_k(), places.begin, places.end, tile.k);
   k.next = nullptr;  // MLA's V is K, which is fetched already
   const Part v = shape.mla ? k : part(&TilePlaces::v, source.v_head, shape.v_dims * size);
-  tile.finite_v =
-      load_v(v, source.type, shape.v_dims, shape.v_stride(), places.begin, places.end, tile.v);
+  tile.finite_v = load_v(v, shape, source.type, places.begin, places.end, tile.v);
 }
 
 #else

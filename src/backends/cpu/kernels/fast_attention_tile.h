@@ -34,6 +34,7 @@ struct TileShape {
   bool mla = false;  // V is the first part of K, and its scales are folded into P
   bool wide = false, wide_rope = false;  // the cache is FP32
   bool codes = false;                    // K is FP8
+  bool amx = false;                      // BF16 holds all of it: for fast_attention_amx.h
 
   int padded_k() const { return (k_dims + 31) / 32 * 32; }
   // One behind the last dim that is multiplied: zeros fill up what comes apart together.
@@ -60,7 +61,8 @@ struct TileSource {
 struct Tile {
   std::byte* k = nullptr;     // [padded_k / 2][64 tokens] two dims; wide: [padded_k][64 tokens]
   std::byte* rope = nullptr;  // the same of the rope dims
-  std::byte* v = nullptr;     // [64 tokens][v_stride / 2] two dims; wide: [64 tokens][v_stride]
+  std::byte* v = nullptr;     // [64 tokens][v_stride / 2] two dims; wide: [64 tokens][v_stride];
+                              // amx: [32][v_stride] two tokens, zero where products go beyond
   float* k_scale = nullptr;   // [groups][64]
   float* v_scale = nullptr;   // [groups][64]; MLA: the same as k_scale
   float* weight = nullptr;    // [groups][64]: v_scale / S of a row that sees the whole tile

@@ -1,5 +1,5 @@
-// MLA attention in absorbed form over the paged latent cache with AVX-512: the fast row of the
-// table. To the driver it is one KV head, whose K is latent and rope part and whose V is the
+// MLA attention in absorbed form over the paged latent cache with AVX-512 or AMX: the fast rows of
+// the table. To the driver it is one KV head, whose K is latent and rope part and whose V is the
 // latent.
 #include <fmt/format.h>
 
@@ -12,6 +12,7 @@ namespace {
 
 using attention::Problem;
 
+template <bool Amx>
 void attend(const KernelContext& context, const Tensor& q_latent, const Tensor& q_pe,
             const ops::MlaCache& cache, const ops::Batch& batch, const ops::AttentionSpec& spec,
             const Tensor& out, const Tensor& lse) {
@@ -32,6 +33,7 @@ void attend(const KernelContext& context, const Tensor& q_latent, const Tensor& 
   shape.wide = cache.latent.type == DType::f32;
   shape.codes = is_fp8(cache.latent.type);
   shape.wide_rope = cache.rope.type == DType::f32;
+  shape.amx = Amx && !shape.wide_rope;  // which a description does not tell, but a model does
   problem.math.scale = spec.scale * attention_rule::kLog2e;
   problem.math.window = spec.window;
   problem.math.round = attention::round_of(spec, q_latent.type, cache.latent.type);
@@ -65,7 +67,9 @@ void attend(const KernelContext& context, const Tensor& q_latent, const Tensor& 
 }
 
 constexpr MlaAttentionRow kRows[] = {
-    {"avx512", "attention_tiles", attention::refuses, attention::estimate_us, attend},
+    {"avx512", "attention_tiles", attention::refuses, attention::estimate_us, attend<false>},
+    {"amx", "attention_tiles_pairs", attention::amx_refuses, attention::amx_estimate_us,
+     attend<true>},
 };
 
 }  // namespace

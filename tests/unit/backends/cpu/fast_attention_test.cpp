@@ -1,4 +1,4 @@
-// The AVX-512 attention kernels against loops in double precision that follow attention_rule.h, and
+// The AVX-512 and AMX attention kernels against loops in double precision that follow attention_rule.h, and
 // against themselves: chunks, threads and batch mates must not change a bit.
 #include <gtest/gtest.h>
 
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backends/cpu/kernels/kernel.h"
+#include "backends/cpu/select.h"
 #include "numerics/attention_rule.h"
 #include "numerics/half.h"
 
@@ -76,6 +77,7 @@ struct Case {
   bool fp8 = true;
   int64_t block_tokens = 16, group_tokens = 1024, window = 0;
   bool calibrated = false;  // one scale, not a power of two, instead of one a group
+  bool amx = false;         // by the second row of the table
   std::vector<ops::SequenceRows> sequences;  // first_row is filled in
   bool mla() const { return rope > 0; }
   int64_t groups() const { return mla() ? (dim + rule::kLatentGroup - 1) / rule::kLatentGroup : 1; }
@@ -189,6 +191,25 @@ class World {
   std::normal_distribution<float> normal_{0.0f, 1.0f};
 };
 
+// The same cases, and those of them that AMX runs once more by it, where it can be used.
+std::vector<Case> with_amx(std::vector<Case> cases) {
+  const CpuCaps caps = detect_caps();
+  const MlaAttentionRow& amx = fast_mla_attention_rows()[1];
+  const size_t count = cases.size();
+  for (size_t i = 0; i < count; ++i) {
+    Case c = cases[i];
+    ops::OpDesc desc;
+    desc.op = "mla_attention";
+    desc.weight = c.cache;
+    desc.activation = c.activation;
+    if (!c.mla() || amx.refuses(desc, caps)) continue;
+    c.amx = true;
+    c.name += " amx";
+    cases.push_back(c);
+  }
+  return cases;
+}
+
 struct Result {
   std::vector<float> out, lse;
 };
@@ -199,7 +220,7 @@ Result run_kernel(World& w, int threads, DType out_type = DType::f32,
   const Case& c = w.spec();
   if (sequences.empty()) sequences = c.sequences;
   ThreadPool pool(threads);
-  CpuCaps caps{true, true, threads};
+  const CpuCaps caps{true, true, threads};
   KernelContext context{pool, caps};
   Array out(out_type, {w.q.tensor.shape[0], c.heads, c.dim});
   Array lse(DType::f32, {w.q.tensor.shape[0], c.heads});
@@ -216,7 +237,7 @@ Result run_kernel(World& w, int threads, DType out_type = DType::f32,
     cache.latent = w.k.tensor;
     if (is_fp8(c.cache)) cache.latent_scale = w.k_scale.tensor;
     cache.rope = w.rope.tensor;
-    fast_mla_attention_rows()[0].launch(context, w.q.tensor, w.q_pe.tensor, cache, batch, spec,
+    fast_mla_attention_rows()[c.amx ? 1 : 0].launch(context, w.q.tensor, w.q_pe.tensor, cache, batch, spec,
                                         out.tensor, lse.tensor);
   } else {
     ops::GqaCache cache;
@@ -452,7 +473,7 @@ std::vector<Case> cases() {
   mla.window = 100;
   mla.name = "mla window 100";
   add(mla);
-  return all;
+  return with_amx(all);
 }
 
 TEST(FastAttention, FollowsTheRule) {
@@ -494,7 +515,7 @@ std::vector<Case> bit_cases() {
   plain.name = "mla bf16";
   plain.cache = DType::bf16;
   plain.fp8 = false;
-  return {gqa, window, wide, mla, plain};
+  return with_amx({gqa, window, wide, mla, plain});
 }
 
 TEST(FastAttention, ChunksThreadsAndBatchMatesChangeNoBit) {
@@ -557,6 +578,27 @@ TEST(FastAttention, MaskedValuesAreSelectedAway) {
     ASSERT_EQ(0, std::memcmp(clean.out.data(), got.out.data(), before * 4));
     EXPECT_TRUE(std::isnan(got.out[before]));
   }
+}
+
+TEST(FastAttention, AmxTakesWhatBf16HoldsExactly) {
+  const MlaAttentionRow& row = fast_mla_attention_rows()[1];
+  ASSERT_EQ("amx", row.name);
+  CpuCaps caps{true, true, 2};
+  ops::OpDesc desc;
+  desc.op = "mla_attention";
+  desc.weight = DType::e4m3;
+  desc.activation = DType::bf16;
+  EXPECT_TRUE(row.refuses(desc, caps).has_value());
+  caps.amx_bf16 = true;
+  for (const DType cache : {DType::e4m3, DType::e5m2, DType::bf16}) {
+    desc.weight = cache;
+    EXPECT_FALSE(row.refuses(desc, caps).has_value()) << name_of(cache);
+  }
+  desc.activation = DType::f32;
+  EXPECT_TRUE(row.refuses(desc, caps).has_value());
+  desc.activation = DType::bf16;
+  desc.weight = DType::f32;
+  EXPECT_TRUE(row.refuses(desc, caps).has_value());
 }
 
 TEST(FastAttention, RefusesWhatItCannotRun) {
