@@ -42,6 +42,10 @@ constexpr MlaProductRow kFastAbsorb{"avx512", "fma_chain", fast_product_refuses,
                                     fast_mla_absorb};
 constexpr MlaProductRow kFastExpand{"avx512", "fma_chain", fast_product_refuses, product_us<16>,
                                     fast_mla_expand};
+constexpr MlaProductRow kAmxAbsorb{"amx", "pairs", amx_mla_absorb_refuses, product_us<64>,
+                                   amx_mla_absorb};
+constexpr MlaProductRow kAmxExpand{"amx", "pairs", amx_mla_absorb_refuses, product_us<64>,
+                                   amx_mla_expand};
 constexpr MlaProductRow kExactAbsorb{"exact", "blocks128_columns", never_refuses, product_us<4>,
                                      mla_absorb};
 constexpr MlaProductRow kExactExpand{"exact", "blocks128_lanes16", never_refuses, product_us<4>,
@@ -121,7 +125,9 @@ Tables kernel_tables(bool exact_only) {
     append(tables.moe, fast_moe_rows());
     append(tables.attention, fast_attention_rows());
     append(tables.mla_attention, fast_mla_attention_rows());
+    tables.mla_absorb.push_back(kAmxAbsorb);
     tables.mla_absorb.push_back(kFastAbsorb);
+    tables.mla_expand.push_back(kAmxExpand);
     tables.mla_expand.push_back(kFastExpand);
   }
   append(tables.linear, exact_linear_rows());

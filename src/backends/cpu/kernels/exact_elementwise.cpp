@@ -12,9 +12,10 @@
 namespace octet::cpu {
 namespace {
 
-// Rows a thread takes at least: a few microseconds of work, more than waking the thread costs.
+// Rows a thread takes at least: a microsecond or two of work. Between the ops of a step workers
+// spin, so that they begin sooner than that.
 int64_t grain_of(int64_t cols) {
-  return std::max<int64_t>(1, 8192 / std::max<int64_t>(cols, 1));
+  return std::max<int64_t>(1, 2048 / std::max<int64_t>(cols, 1));
 }
 
 OCTET_EXACT_CLONES void scale_row(const float* x, const float* weight, float scale, int64_t n,

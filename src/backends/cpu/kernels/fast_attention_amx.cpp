@@ -11,6 +11,7 @@
 #include "backends/cpu/kernels/fast_attention_amx.h"
 
 #if defined(__x86_64__)
+#include <array>
 #include <vector>
 
 #include "backends/cpu/kernels/fast_attention_steps.h"
@@ -27,12 +28,20 @@ namespace rule = attention_rule;
 constexpr int kSide = 16;  // rows of a tile, and its columns
 constexpr int kHalf = 32;  // dims or tokens of one product
 
-// Tiles 0 to 3 are sums [rows][16], 4 the rows' operand, 5 and 6 the other one.
+// For every number of rows: tiles 0 to 3 are sums [rows][16], 4 the rows' operand, 5 and 6 the
+// other one. Constants, for one that is built on the spot has to wait for all stores on their way.
+constexpr auto kConfigs = [] {
+  std::array<simd::TileConfig, kSide + 1> configs{};
+  for (int rows = 1; rows <= kSide; ++rows) {
+    auto& config = configs[static_cast<size_t>(rows)];
+    for (const int tile : {0, 1, 2, 3, 4}) config.set(tile, rows, kSide);
+    for (const int tile : {5, 6}) config.set(tile, kSide, kSide);
+  }
+  return configs;
+}();
+
 OCTET_AMX_INLINE void configure(int rows) {
-  simd::TileConfig config;
-  for (const int tile : {0, 1, 2, 3, 4}) config.set(tile, rows, kSide);
-  for (const int tile : {5, 6}) config.set(tile, kSide, kSide);
-  config.load();
+  kConfigs[static_cast<size_t>(rows)].load();
 }
 
 OCTET_AMX_INLINE void clear_sums() {
@@ -160,9 +169,8 @@ OCTET_AMX void add_values(const TileShape& shape, const std::byte* v, const Rows
       float* const value = rows.value + int64_t{g.row + i} * shape.v_stride() + d;
       const __m512 a = _mm512_set1_ps(scale_o[i]), b = _mm512_set1_ps(scale_v[i]);
       for (int c = 0; c < columns * kSide; c += kSide) {
-        _mm512_store_ps(value + c,
-                        _mm512_fmadd_ps(_mm512_load_ps(&g.sums[i][c]), b,
-                                        _mm512_mul_ps(_mm512_load_ps(value + c), a)));
+        _mm512_store_ps(value + c, _mm512_fmadd_ps(_mm512_load_ps(&g.sums[i][c]), b,
+                                                   _mm512_mul_ps(_mm512_load_ps(value + c), a)));
       }
     }
   }

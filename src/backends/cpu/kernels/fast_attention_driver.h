@@ -33,8 +33,8 @@ std::optional<std::string> refuses(const ops::OpDesc& desc, const CpuCaps& caps)
 // For a context of 1,024 tokens: the description does not tell the context.
 double estimate_us(const ops::OpDesc& desc, const CpuCaps& caps);
 
-// The same for the code that multiplies by AMX (TileShape::amx). Its operands are BF16: P is rounded
-// to it at least, as queries are BF16.
+// The same for the code that multiplies by AMX (TileShape::amx). Its operands are BF16: P is
+// rounded to it at least, as queries are BF16.
 std::optional<std::string> amx_refuses(const ops::OpDesc& desc, const CpuCaps& caps);
 double amx_estimate_us(const ops::OpDesc& desc, const CpuCaps& caps);
 

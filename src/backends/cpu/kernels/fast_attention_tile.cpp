@@ -82,9 +82,9 @@ OCTET_AVX512_INLINE void store_tokens(const __m512i (&x)[2], int padded, uint16_
 }
 
 // `dims` codes, `offset` bytes into each of kBatch rows -> BF16 rows, `padded` (a multiple of 32)
-// each, zero behind `dims`; or as Pairs. Returns whether all are finite. All loads come before the stores: a
-// load that a store still in flight seems to overlap (it compares 12 bits of the address) waits for
-// it, and then cache misses queue up one behind another.
+// each, zero behind `dims`; or as Pairs. Returns whether all are finite. All loads come before the
+// stores: a load that a store still in flight seems to overlap (it compares 12 bits of the address)
+// waits for it, and then cache misses queue up one behind another.
 template <Code F, bool Pairs>
 OCTET_AVX512 bool widen_codes(const std::byte* const* rows, int64_t offset, int dims, int padded,
                               uint16_t* out) {
@@ -300,6 +300,18 @@ __attribute__((always_inline)) inline void prefetch_scales(const TileSource& sou
   }
 }
 
+// kLanes rows of codes or BF16 values, transposed.
+void load_columns(DType type, const std::byte* const* rows, int64_t offset, int dims, int padded,
+                  uint32_t* out) {
+  if (type == DType::e4m3) {
+    transpose_rows<CodePiece<Code::e4m3>>(rows, offset, dims, padded, out);
+  } else if (type == DType::e5m2) {
+    transpose_rows<CodePiece<Code::e5m2>>(rows, offset, dims, padded, out);
+  } else {
+    transpose_rows<Bf16Piece>(rows, offset, 2 * dims, padded, out);
+  }
+}
+
 // K (or rope) of `type`, transposed into `out`.
 void load_k(const Part& part, DType type, int dims, int padded, int begin, int end,
             std::byte* out) {
@@ -309,14 +321,21 @@ void load_k(const Part& part, DType type, int dims, int padded, int begin, int e
     auto* const to = reinterpret_cast<uint32_t*>(out) + t;
     if (type == DType::f32) {
       transpose_f32(rows, part.offset, dims, reinterpret_cast<float*>(to));
-    } else if (type == DType::e4m3) {
-      transpose_rows<CodePiece<Code::e4m3>>(rows, part.offset, dims, padded, to);
-    } else if (type == DType::e5m2) {
-      transpose_rows<CodePiece<Code::e5m2>>(rows, part.offset, dims, padded, to);
     } else {
-      transpose_rows<Bf16Piece>(rows, part.offset, 2 * dims, padded, to);
+      load_columns(type, rows, part.offset, dims, padded, to);
     }
   }
+}
+
+// kBatch rows of codes or BF16 values, as rows or as pairs. Returns whether all are finite.
+bool load_tokens(DType type, bool pairs, const std::byte* const* rows, int64_t offset, int dims,
+                 int padded, uint16_t* out) {
+  const auto load = type == DType::e4m3
+                        ? (pairs ? widen_codes<Code::e4m3, true> : widen_codes<Code::e4m3, false>)
+                    : type == DType::e5m2
+                        ? (pairs ? widen_codes<Code::e5m2, true> : widen_codes<Code::e5m2, false>)
+                        : (pairs ? copy_bf16<true> : copy_bf16<false>);
+  return load(rows, offset, dims, padded, out);
 }
 
 // V as rows, or as pairs of tokens for AMX, whose products take 32 tokens at a time: zeros up to
@@ -337,12 +356,7 @@ bool load_v(const Part& part, const TileShape& shape, DType type, int begin, int
       }
       continue;
     }
-    const auto load = type == DType::e4m3   ? (shape.amx ? widen_codes<Code::e4m3, true>
-                                                         : widen_codes<Code::e4m3, false>)
-                      : type == DType::e5m2 ? (shape.amx ? widen_codes<Code::e5m2, true>
-                                                         : widen_codes<Code::e5m2, false>)
-                                            : (shape.amx ? copy_bf16<true> : copy_bf16<false>);
-    finite &= load(rows, part.offset, dims, padded, to);
+    finite &= load_tokens(type, shape.amx, rows, part.offset, dims, padded, to);
   }
   if (shape.amx) {
     constexpr int step = 32;
@@ -462,7 +476,19 @@ void load_tile(const TileSource& source, const TileShape& shape, const TilePlace
   tile.finite_v = load_v(v, shape, source.type, places.begin, places.end, tile.v);
 }
 
+bool pair_rows(DType type, const std::byte* const* rows, int dims, int padded, uint16_t* out) {
+  return load_tokens(type, true, rows, 0, dims, padded, out);
+}
+
+void column_rows(DType type, const std::byte* const* rows, int dims, int padded, uint32_t* out) {
+  load_columns(type, rows, 0, dims, padded, out);
+}
+
 #else
+bool pair_rows(DType, const std::byte* const*, int, int, uint16_t*) {
+  return true;
+}
+void column_rows(DType, const std::byte* const*, int, int, uint32_t*) {}
 float value_weights(bool, const float*, uint64_t, float*) {
   return 1.0f;
 }

@@ -107,4 +107,12 @@ void prefetch_tile(const TileSource& source, const TileShape& shape, const TileP
 void load_tile(const TileSource& source, const TileShape& shape, const TilePlaces& places,
                const TilePlaces* next, bool far, int64_t head, Tile& tile);
 
+// Eight rows of `dims` codes or BF16 values as V for AMX: [4][padded] pairs, of every 32 dims the
+// even ones first; zero behind `dims`. `padded` is a multiple of 32. Returns whether all are
+// finite.
+bool pair_rows(DType type, const std::byte* const* rows, int dims, int padded, uint16_t* out);
+
+// Sixteen such rows as K: sixteen of 64 columns of [padded / 2][64], of codes in the order above.
+void column_rows(DType type, const std::byte* const* rows, int dims, int padded, uint32_t* out);
+
 }  // namespace octet::cpu::attention

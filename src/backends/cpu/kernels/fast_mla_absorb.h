@@ -1,5 +1,5 @@
-// MLA's two small products a head with the halves of kv_b, on AVX-512: see Backend::mla_absorb and
-// Backend::mla_expand.
+// MLA's two small products a head with the halves of kv_b, on AVX-512 and AMX: see
+// Backend::mla_absorb and Backend::mla_expand.
 #pragma once
 
 #include <optional>
@@ -20,5 +20,14 @@ void fast_mla_absorb(const KernelContext& context, const Tensor& q, const ops::L
                      int64_t nope, const Tensor& out);
 void fast_mla_expand(const KernelContext& context, const Tensor& o_latent, const ops::Linear& kv_b,
                      int64_t nope, const Tensor& out);
+
+// The same by AMX, for BF16 activations and weights that BF16 holds exactly. Sums grow over
+// ascending pairs of the inner dimension, in the order of tdpbf16ps; scales multiply x (absorb) or
+// the sums of a cell (expand). A row's bits depend on that row alone.
+std::optional<std::string> amx_mla_absorb_refuses(const ops::OpDesc& desc, const CpuCaps& caps);
+void amx_mla_absorb(const KernelContext& context, const Tensor& q, const ops::Linear& kv_b,
+                    int64_t nope, const Tensor& out);
+void amx_mla_expand(const KernelContext& context, const Tensor& o_latent, const ops::Linear& kv_b,
+                    int64_t nope, const Tensor& out);
 
 }  // namespace octet::cpu

@@ -23,7 +23,7 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 
   // Rows of `columns` times 4 bytes, at most 16 by 16; none if there are no columns.
-  void set(int tile, int64_t height, int64_t columns) {
+  constexpr void set(int tile, int64_t height, int64_t columns) {
     row_bytes[tile] = static_cast<uint16_t>(4 * columns);
     rows[tile] = static_cast<uint8_t>(columns > 0 ? height : 0);
   }

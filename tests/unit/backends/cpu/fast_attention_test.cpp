@@ -1,5 +1,5 @@
-// The AVX-512 and AMX attention kernels against loops in double precision that follow attention_rule.h, and
-// against themselves: chunks, threads and batch mates must not change a bit.
+// The AVX-512 and AMX attention kernels against loops in double precision that follow
+// attention_rule.h, and against themselves: chunks, threads and batch mates must not change a bit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -237,8 +237,8 @@ Result run_kernel(World& w, int threads, DType out_type = DType::f32,
     cache.latent = w.k.tensor;
     if (is_fp8(c.cache)) cache.latent_scale = w.k_scale.tensor;
     cache.rope = w.rope.tensor;
-    fast_mla_attention_rows()[c.amx ? 1 : 0].launch(context, w.q.tensor, w.q_pe.tensor, cache, batch, spec,
-                                        out.tensor, lse.tensor);
+    fast_mla_attention_rows()[c.amx ? 1 : 0].launch(context, w.q.tensor, w.q_pe.tensor, cache,
+                                                    batch, spec, out.tensor, lse.tensor);
   } else {
     ops::GqaCache cache;
     cache.k = w.k.tensor;
@@ -578,27 +578,6 @@ TEST(FastAttention, MaskedValuesAreSelectedAway) {
     ASSERT_EQ(0, std::memcmp(clean.out.data(), got.out.data(), before * 4));
     EXPECT_TRUE(std::isnan(got.out[before]));
   }
-}
-
-TEST(FastAttention, AmxTakesWhatBf16HoldsExactly) {
-  const MlaAttentionRow& row = fast_mla_attention_rows()[1];
-  ASSERT_EQ("amx", row.name);
-  CpuCaps caps{true, true, 2};
-  ops::OpDesc desc;
-  desc.op = "mla_attention";
-  desc.weight = DType::e4m3;
-  desc.activation = DType::bf16;
-  EXPECT_TRUE(row.refuses(desc, caps).has_value());
-  caps.amx_bf16 = true;
-  for (const DType cache : {DType::e4m3, DType::e5m2, DType::bf16}) {
-    desc.weight = cache;
-    EXPECT_FALSE(row.refuses(desc, caps).has_value()) << name_of(cache);
-  }
-  desc.activation = DType::f32;
-  EXPECT_TRUE(row.refuses(desc, caps).has_value());
-  desc.activation = DType::bf16;
-  desc.weight = DType::f32;
-  EXPECT_TRUE(row.refuses(desc, caps).has_value());
 }
 
 TEST(FastAttention, RefusesWhatItCannotRun) {

@@ -1,4 +1,4 @@
-// MLA's per-head products on AVX-512 against loops in double precision.
+// MLA's per-head products on AVX-512 and AMX against loops in double precision.
 #include "backends/cpu/kernels/fast_mla_absorb.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "backends/cpu/select.h"
 #include "numerics/fp8.h"
 #include "numerics/half.h"
 
@@ -101,7 +102,13 @@ struct Activations {
   }
 };
 
-void check(const Shape3& s, DType weight, ScaleGrid grid, DType activation, DType out_type) {
+// A pair of functions that compute both products.
+struct Kernels {
+  decltype(&fast_mla_absorb) absorb, expand;
+};
+
+void check(const Kernels& kernels, const Shape3& s, DType weight, ScaleGrid grid, DType activation,
+           DType out_type) {
   const Weights w = make_weights(s, weight, grid);
   const int64_t rope = 3;  // columns of q behind nope, which nobody reads
   const Activations q(activation, s.tokens, s.heads, s.nope + rope, 1);
@@ -112,11 +119,10 @@ void check(const Shape3& s, DType weight, ScaleGrid grid, DType activation, DTyp
     ThreadPool pool(threads);
     CpuCaps caps{true, true, threads};
     KernelContext context{pool, caps};
-    EXPECT_FALSE(fast_mla_absorb_refuses(q.tensor, w.linear, caps).has_value());
     Activations absorbed(out_type, s.tokens, s.heads, s.lora, 3);
     Activations expanded(out_type, s.tokens, s.heads, s.v, 4);
-    fast_mla_absorb(context, q.tensor, w.linear, s.nope, absorbed.tensor);
-    fast_mla_expand(context, o.tensor, w.linear, s.nope, expanded.tensor);
+    kernels.absorb(context, q.tensor, w.linear, s.nope, absorbed.tensor);
+    kernels.expand(context, o.tensor, w.linear, s.nope, expanded.tensor);
     std::vector<float> got;
     for (int64_t t = 0; t < s.tokens; ++t) {
       for (int64_t h = 0; h < s.heads; ++h) {
@@ -153,23 +159,58 @@ void check(const Shape3& s, DType weight, ScaleGrid grid, DType activation, DTyp
     // One token alone gets the bits that it got among others.
     const int64_t last = s.tokens - 1;
     Activations alone(out_type, 1, s.heads, s.lora, 5);
-    fast_mla_absorb(context, q.tensor.slice(last, 1), w.linear, s.nope, alone.tensor);
+    kernels.absorb(context, q.tensor.slice(last, 1), w.linear, s.nope, alone.tensor);
     const size_t bytes = alone.data.size();
     ASSERT_EQ(0, std::memcmp(alone.data.data(),
                              absorbed.data.data() + static_cast<size_t>(last) * bytes, bytes));
   }
 }
 
+// Every case by AVX-512, and by AMX what it takes, where it can be used.
+void check(const Shape3& s, DType weight, ScaleGrid grid, DType activation, DType out_type) {
+  check({fast_mla_absorb, fast_mla_expand}, s, weight, grid, activation, out_type);
+  ops::OpDesc desc;
+  desc.weight = weight;
+  desc.activation = activation;
+  if (is_fp8(weight)) desc.weight_format = QuantFormat{Code::e4m3, grid, ScaleType::f32};
+  if (amx_mla_absorb_refuses(desc, detect_caps())) return;
+  check({amx_mla_absorb, amx_mla_expand}, s, weight, grid, activation, out_type);
+}
+
 TEST(FastMlaAbsorb, MatchesDoubles) {
   if (!have_avx512()) GTEST_SKIP() << "needs AVX-512 BF16";
   const DType f32 = DType::f32, b16 = DType::bf16;
   check({7, 2, 64, 64, 128}, DType::e4m3, grids::block128, b16, b16);
+  check({33, 6, 64, 64, 128}, DType::e4m3, grids::row, b16, b16);
   check({1, 3, 128, 128, 512}, DType::e4m3, grids::block128, b16, f32);
   check({200, 1, 40, 24, 72}, DType::e4m3, grids::row, f32, f32);
+  check({200, 1, 40, 24, 72}, DType::e4m3, grids::row, b16, f32);
   check({5, 2, 33, 17, 80}, DType::e5m2, grids::tensor, f32, b16);
+  check({5, 2, 33, 17, 80}, DType::e5m2, grids::tensor, b16, b16);
   check({5, 2, 32, 48, 64}, DType::e4m3, {1, 32}, b16, f32);
+  check({5, 2, 32, 48, 320}, DType::e4m3, {1, 64}, b16, f32);
   check({9, 2, 20, 70, 130}, b16, {}, b16, b16);
   check({9, 2, 16, 16, 32}, f32, {}, f32, f32);
+}
+
+TEST(FastMlaAbsorb, AmxTakesWhatBf16HoldsExactly) {
+  ops::OpDesc desc;
+  desc.weight = DType::e4m3;
+  desc.weight_format = QuantFormat{Code::e4m3, grids::row, ScaleType::f32};
+  desc.activation = DType::bf16;
+  CpuCaps caps{true, true, 1};
+  EXPECT_TRUE(amx_mla_absorb_refuses(desc, caps).has_value());
+  caps.amx_bf16 = true;
+  EXPECT_FALSE(amx_mla_absorb_refuses(desc, caps).has_value());
+  desc.weight_format->grid = {1, 32};
+  EXPECT_TRUE(amx_mla_absorb_refuses(desc, caps).has_value());
+  desc.weight_format.reset();
+  desc.weight = DType::f32;
+  EXPECT_TRUE(amx_mla_absorb_refuses(desc, caps).has_value());
+  desc.weight = DType::bf16;
+  EXPECT_FALSE(amx_mla_absorb_refuses(desc, caps).has_value());
+  desc.activation = DType::f32;
+  EXPECT_TRUE(amx_mla_absorb_refuses(desc, caps).has_value());
 }
 
 TEST(FastMlaAbsorb, RefusesWhatItCannotRun) {

@@ -112,5 +112,26 @@ TEST(CpuBackend, AllocationsNameTheirUse) {
   }
 }
 
+TEST(Pick, AttentionByAmxTakesWhatBf16HoldsExactly) {
+  const MlaAttentionRow& row = fast_mla_attention_rows()[1];
+  ASSERT_EQ("amx", row.name);
+  CpuCaps caps{true, true, 2};
+  ops::OpDesc desc;
+  desc.op = "mla_attention";
+  desc.weight = DType::e4m3;
+  desc.activation = DType::bf16;
+  EXPECT_TRUE(row.refuses(desc, caps).has_value());
+  caps.amx_bf16 = true;
+  for (const DType cache : {DType::e4m3, DType::e5m2, DType::bf16}) {
+    desc.weight = cache;
+    EXPECT_FALSE(row.refuses(desc, caps).has_value()) << name_of(cache);
+  }
+  desc.activation = DType::f32;
+  EXPECT_TRUE(row.refuses(desc, caps).has_value());
+  desc.activation = DType::bf16;
+  desc.weight = DType::f32;
+  EXPECT_TRUE(row.refuses(desc, caps).has_value());
+}
+
 }  // namespace
 }  // namespace octet::cpu
