@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "text/byte_alphabet.h"
 #include "text/utf8.h"
 
 namespace octet::text {
@@ -82,39 +83,51 @@ const Bpe::Slot* Bpe::find_merge(int32_t left, int32_t right) const {
   }
 }
 
-void Bpe::spell_bytes(std::string_view piece, std::vector<int32_t>& ids) const {
-  bool after_unknown = false;
-  for (const char c : piece) {
-    const ByteSymbols& symbols = bytes_[static_cast<uint8_t>(c)];
-    if (symbols.unknown && after_unknown && fuse_unknown_) continue;
-    after_unknown = symbols.unknown;
-    ids.insert(ids.end(), symbols.ids, symbols.ids + symbols.count);
-  }
-}
-
-// As the reference does it, an unknown token stays pending while bytes are spelled: it comes behind
-// them.
-void Bpe::spell_characters(std::string_view piece, std::vector<int32_t>& ids) const {
-  bool pending = false;
+// Calls `put(id, length)` for each symbol before any merge. As the reference does it, an unknown
+// token stays pending while bytes are spelled: it comes behind them.
+template <typename Put>
+void Bpe::spell(std::string_view piece, Put put) const {
+  uint32_t pending = 0;  // length of an unknown token
   const auto put_pending = [&] {
-    if (pending) ids.push_back(unknown_);
-    pending = false;
+    if (pending > 0) put(unknown_, pending);
+    pending = 0;
+  };
+  const auto symbols_of = [&](char byte) -> const ByteSymbols& {
+    return bytes_[static_cast<uint8_t>(byte)];
   };
   while (!piece.empty()) {
-    const std::string_view character = piece.substr(0, utf8_step(piece).bytes);
-    piece.remove_prefix(character.size());
-    if (const int32_t id = vocabulary_.find(character); id >= 0) {
+    const std::string_view part =
+        piece.substr(0, characters_ ? static_cast<size_t>(utf8_step(piece).bytes) : 1);
+    piece.remove_prefix(part.size());
+    const uint32_t length =
+        characters_ ? static_cast<uint32_t>(part.size()) : letter_length(part[0]);
+    const ByteSymbols& first = symbols_of(part[0]);
+    int32_t id = -1;
+    if (characters_) {
+      id = vocabulary_.find(part);
+    } else if (first.count > 0 && !first.spelled) {
+      id = first.ids[0];
+    }
+    if (id >= 0) {
       put_pending();
-      ids.push_back(id);
-    } else if (std::ranges::all_of(
-                   character, [&](char c) { return bytes_[static_cast<uint8_t>(c)].count > 0; })) {
-      for (const char c : character) ids.push_back(bytes_[static_cast<uint8_t>(c)].ids[0]);
+      put(id, length);
+    } else if (std::ranges::all_of(part, [&](char c) { return symbols_of(c).count > 0; })) {
+      for (const char c : part) {
+        const ByteSymbols& symbols = symbols_of(c);
+        for (uint8_t i = 0; i < symbols.count; ++i) put(symbols.ids[i], 1);
+      }
     } else if (unknown_ >= 0) {
       if (!fuse_unknown_) put_pending();
-      pending = true;
+      pending += length;
     }
   }
   put_pending();
+}
+
+// The id of a piece that is itself a token, where such a piece is not merged.
+std::optional<int32_t> Bpe::whole_piece(std::string_view piece) const {
+  const int32_t id = ignore_merges_ ? vocabulary_.find(piece) : -1;
+  return id >= 0 ? std::optional(id) : std::nullopt;
 }
 
 void Bpe::encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids) const {
@@ -124,28 +137,45 @@ void Bpe::encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>&
   }
   const uint64_t hash = hash_bytes(piece);
   if (cache_.find(piece, hash, ids)) return;
-  if (ignore_merges_) {
-    const int32_t id = vocabulary_.find(piece);
-    if (id >= 0) {
-      ids.push_back(id);
-      cache_.put(piece, hash, &id, 1);
-      return;
-    }
+  if (const auto whole = whole_piece(piece)) {
+    ids.push_back(*whole);
+    cache_.put(piece, hash, &*whole, 1);
+    return;
   }
 
   scratch.ids.clear();
-  if (characters_) {
-    spell_characters(piece, scratch.ids);
-  } else {
-    spell_bytes(piece, scratch.ids);
-  }
+  spell(piece, [&](int32_t id, uint32_t) { scratch.ids.push_back(id); });
   if (scratch.ids.size() <= kShortPiece) {
     merge_short(scratch);
   } else {
+    scratch.lengths.assign(scratch.ids.size(), 0);
     merge_long(scratch);
   }
   ids.insert(ids.end(), scratch.ids.begin(), scratch.ids.end());
   cache_.put(piece, hash, scratch.ids.data(), scratch.ids.size());
+}
+
+void Bpe::encode_with_lengths(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids,
+                              std::vector<uint32_t>& lengths) const {
+  scratch.ids.clear();
+  scratch.lengths.clear();
+  const auto put = [&](int32_t id, uint32_t length) {
+    scratch.ids.push_back(id);
+    scratch.lengths.push_back(length);
+  };
+  if (const auto whole = whole_piece(piece)) {
+    uint32_t length = static_cast<uint32_t>(piece.size());
+    if (!characters_) {
+      length = 0;
+      for (const char byte : piece) length += letter_length(byte);
+    }
+    put(*whole, length);
+  } else {
+    spell(piece, put);
+    merge_long(scratch);
+  }
+  ids.insert(ids.end(), scratch.ids.begin(), scratch.ids.end());
+  lengths.insert(lengths.end(), scratch.lengths.begin(), scratch.lengths.end());
 }
 
 void Bpe::merge_short(Scratch& scratch) const {
@@ -182,7 +212,7 @@ void Bpe::merge_long(Scratch& scratch) const {
   heap.clear();
   const int32_t n = static_cast<int32_t>(scratch.ids.size());
   for (int32_t i = 0; i < n; ++i) {
-    symbols.push_back({scratch.ids[i], i - 1, i + 1 < n ? i + 1 : -1});
+    symbols.push_back({scratch.ids[i], i - 1, i + 1 < n ? i + 1 : -1, scratch.lengths[i]});
   }
   const auto candidate = [&](int32_t at) {
     const int32_t left = symbols[at].id, right = symbols[symbols[at].next].id;
@@ -201,6 +231,7 @@ void Bpe::merge_long(Scratch& scratch) const {
     if (left.id != top.left || left.next < 0 || symbols[left.next].id != top.right) continue;
     Scratch::Symbol& right = symbols[left.next];
     left.id = top.result;
+    left.length += right.length;
     left.next = right.next;
     if (right.next >= 0) symbols[right.next].previous = top.at;
     right.id = -1;
@@ -210,7 +241,11 @@ void Bpe::merge_long(Scratch& scratch) const {
     if (left.next >= 0 && candidate(top.at)) std::push_heap(heap.begin(), heap.end(), goes_later);
   }
   scratch.ids.clear();
-  for (int32_t i = 0; i >= 0; i = symbols[i].next) scratch.ids.push_back(symbols[i].id);
+  scratch.lengths.clear();
+  for (int32_t i = n > 0 ? 0 : -1; i >= 0; i = symbols[i].next) {
+    scratch.ids.push_back(symbols[i].id);
+    scratch.lengths.push_back(symbols[i].length);
+  }
 }
 
 }  // namespace octet::text

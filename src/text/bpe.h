@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -25,18 +26,17 @@ struct Merge {
 // spell a character that is not in the vocabulary.
 struct ByteSymbols {
   int32_t ids[2] = {-1, -1};  // two where byte_fallback spells the byte's letter as <0xHH><0xHH>
-  uint8_t count = 0;          // 0: the byte is not in the vocabulary and vanishes
-  bool unknown = false;       // ids[0] is the unknown token
+  uint8_t count = 0;          // 0: the vocabulary has nothing for it
+  bool spelled = false;       // by byte_fallback
 };
 
 struct BpeModel {
   std::array<ByteSymbols, 256> bytes;
   std::vector<Merge> merges;  // a pair listed twice has the later rank
   // Merging begins with characters, as SentencePiece models do, and not with bytes. A character
-  // that is not in the vocabulary is spelled by `bytes` if all of its bytes have symbols there,
-  // else it is `unknown`, else (-1) it vanishes.
+  // that is not in the vocabulary is spelled by `bytes` if all of its bytes have symbols there.
   bool characters = false;
-  int32_t unknown = -1;
+  int32_t unknown = -1;        // what else a byte or character becomes; -1: it vanishes
   bool fuse_unknown = false;   // neighbouring unknown bytes or characters become one unknown token
   bool ignore_merges = false;  // a piece that is itself a token is that token (Llama-3)
 };
@@ -73,11 +73,13 @@ class Bpe {
   struct Scratch {
     struct Symbol {
       int32_t id, previous, next;  // neighbours by index, -1 at the ends; id -1: merged away
+      uint32_t length;
     };
     struct Candidate {
       int32_t rank, at, left, right, result;
     };
     std::vector<int32_t> ids, ranks, results;
+    std::vector<uint32_t> lengths;
     std::vector<Symbol> symbols;
     std::vector<Candidate> heap;
   };
@@ -90,14 +92,22 @@ class Bpe {
   // bytes.
   void encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids) const;
 
+  // The same, slowly, and how long each token is as the reference counts: in bytes of the piece as
+  // it is written (a byte-level piece in the letters of text/byte_alphabet.h, some of which are two
+  // bytes long), by what was merged into it. A token of the text behind something that vanished has
+  // its length, but its place is that of the sum before it.
+  void encode_with_lengths(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids,
+                           std::vector<uint32_t>& lengths) const;
+
  private:
   struct Slot {
     uint64_t pair = ~uint64_t{0};
     int32_t rank = -1, result = -1;
   };
   const Slot* find_merge(int32_t left, int32_t right) const;
-  void spell_bytes(std::string_view piece, std::vector<int32_t>& ids) const;
-  void spell_characters(std::string_view piece, std::vector<int32_t>& ids) const;
+  template <typename Put>
+  void spell(std::string_view piece, Put put) const;
+  std::optional<int32_t> whole_piece(std::string_view piece) const;
   void merge_short(Scratch& scratch) const;
   void merge_long(Scratch& scratch) const;
 

@@ -24,6 +24,11 @@ constexpr std::array<char32_t, 256> kByteAlphabet = [] {
   return table;
 }();
 
+// How many bytes the letter of a byte has in UTF-8.
+constexpr uint32_t letter_length(char byte) {
+  return kByteAlphabet[static_cast<uint8_t>(byte)] < 0x80 ? 1 : 2;
+}
+
 // The bytes that `written` (valid UTF-8) stands for; nothing if any character is not of the
 // alphabet.
 std::optional<std::string> bytes_of_alphabet(std::string_view written);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "text/byte_alphabet.h"
 #include "text/utf8.h"
 
 namespace octet::text {
@@ -15,21 +16,16 @@ constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
 // Unlimited where text may vanish without an id.
 size_t most_bytes_per_id(const TokenizerSpec& spec) {
   const BpeModel& bpe = spec.bpe;
-  const bool vanishes = bpe.characters
-                            ? bpe.unknown < 0 || bpe.fuse_unknown
-                            : std::ranges::any_of(bpe.bytes, [&](const ByteSymbols& byte) {
-                                return byte.count == 0 || (byte.unknown && bpe.fuse_unknown);
-                              });
-  const bool spelled = bpe.characters && std::ranges::all_of(bpe.bytes, [](const ByteSymbols& b) {
-                         return b.count > 0;
-                       });
+  const bool vanishes =
+      (bpe.unknown < 0 || bpe.fuse_unknown) &&
+      !std::ranges::all_of(bpe.bytes, [](const ByteSymbols& byte) { return byte.count > 0; });
   const bool splits_drop = std::ranges::any_of(spec.splits, [](const SplitStage& split) {
     return split.behavior == SplitBehavior::removed;
   });
   const bool tokens_strip = std::ranges::any_of(
       spec.added, [](const AddedToken& token) { return token.lstrip || token.rstrip; });
   const size_t shrinkage = most_shrinkage(spec.normalizer) * most_shrinkage(spec.before_split);
-  if ((vanishes && !spelled) || splits_drop || tokens_strip || shrinkage == 0) return kUnlimited;
+  if (vanishes || splits_drop || tokens_strip || shrinkage == 0) return kUnlimited;
   size_t most = 4;  // an unknown character
   for (const std::string& bytes : spec.token_bytes) most = std::max(most, bytes.size());
   for (const std::string& piece : spec.pieces) most = std::max(most, piece.size());
@@ -107,7 +103,8 @@ struct Encoder::Work {
   RegexScratch regex;
   std::string spaced;
   std::vector<int32_t> ids;
-  std::vector<size_t> lengths;  // of the tokens of a piece, in bytes
+  std::vector<uint32_t> lengths;  // of the tokens of a piece, as the model counts
+  std::vector<size_t> letters;    // by place in a piece as it is written: the byte in the piece
 };
 
 Encoder::Encoder(TokenizerSpec spec)
@@ -130,9 +127,7 @@ Encoder::Encoder(TokenizerSpec spec)
       replace_each_byte(spec.replace_each_byte),
       trim_offsets(spec.trim_offsets),
       trim_keeps_prefix(spec.trim_keeps_prefix),
-      characters_(spec.bpe.characters),
-      unknown_(spec.bpe.unknown),
-      fuse_unknown_(spec.bpe.fuse_unknown) {
+      characters_(spec.bpe.characters) {
   const TokenBytes& written = pieces.size() > 0 ? pieces : tokens;
   for (int32_t id = 0; id < tokens.size(); ++id) {
     if (spec.in_model[id]) vocabulary.insert(written[id], id);
@@ -271,46 +266,22 @@ void Encoder::encode_plain_with_offsets(Rewritten text, bool first, size_t base,
       return text.from[static_cast<size_t>(at)];
     };
     work.ids.clear();
-    bpe.encode(piece, work.merging, work.ids);
-    token_lengths(piece, work.ids, work.lengths);
+    work.lengths.clear();
+    bpe.encode_with_lengths(piece, work.merging, work.ids, work.lengths);
+    work.letters.clear();
+    for (size_t i = 0; i < piece.size(); ++i) {
+      work.letters.insert(work.letters.end(), characters_ ? 1 : letter_length(piece[i]), i);
+    }
     size_t at = 0;
     for (size_t i = 0; i < work.ids.size(); ++i) {
-      const size_t begin = std::min(at, piece.size() - 1);
-      const size_t end = std::clamp(at + work.lengths[i], begin + 1, piece.size());
-      spans.push_back({work.ids[i], base + from(begin).begin, base + from(end - 1).end});
-      at += work.lengths[i];
+      const size_t end = at + work.lengths[i];
+      spans.push_back({work.ids[i], base + from(work.letters[at]).begin,
+                       base + from(work.letters[end - 1]).end});
+      at = end;
     }
     return true;
   };
-  pre_tokenizer.split(text.text, work.pieces, [&](std::string_view piece) {
-    return words_are_apart_ ? for_each_word(piece, put) : put(piece);
-  });
-}
-
-// How many bytes of the piece each of its tokens stands for.
-void Encoder::token_lengths(std::string_view piece, const std::vector<int32_t>& ids,
-                            std::vector<size_t>& lengths) const {
-  const TokenBytes& written = pieces.size() > 0 ? pieces : tokens;
-  lengths.clear();
-  size_t at = 0;
-  const auto known_here = [&](size_t place) {
-    const std::string_view rest = piece.substr(place);
-    return vocabulary.find(rest.substr(0, utf8_step(rest).bytes)) >= 0;
-  };
-  for (const int32_t id : ids) {
-    size_t length = static_cast<size_t>(written[id].size());
-    if (characters_ && at < piece.size() && !known_here(at)) {
-      length = 1;  // one of the bytes that spell it
-      if (id == unknown_) {
-        length = utf8_step(piece.substr(at)).bytes;
-        while (fuse_unknown_ && at + length < piece.size() && !known_here(at + length)) {
-          length += utf8_step(piece.substr(at + length)).bytes;
-        }
-      }
-    }
-    lengths.push_back(length);
-    at += length;
-  }
+  pre_tokenizer.split(text.text, work.pieces, put);
 }
 
 // Takes the spaces at the ends of a token off its offsets (post-processor ByteLevel).

@@ -63,13 +63,9 @@ struct Encoder {
                     std::vector<int32_t>& ids) const;
   void encode_plain_with_offsets(Rewritten text, bool first, size_t base, Work& work,
                                  std::vector<TokenSpan>& spans) const;
-  void token_lengths(std::string_view piece, const std::vector<int32_t>& ids,
-                     std::vector<size_t>& lengths) const;
   void trim(std::string_view text, TokenSpan& span, bool first) const;
 
   bool characters_, words_are_apart_ = false;
-  int32_t unknown_;
-  bool fuse_unknown_;
 };
 
 }  // namespace octet::text

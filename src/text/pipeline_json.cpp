@@ -1,5 +1,7 @@
 #include "text/pipeline_json.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -15,6 +17,10 @@ constexpr const char* kAcceptedSplits =
 constexpr const char* kAcceptedDecoders =
     "ByteLevel, Metaspace, or a Sequence of Replace, ByteFallback, Fuse, Strip";
 
+// No tokenizer comes near. A stage takes time for every text, and rewriting ones multiply.
+constexpr size_t kMostStages = 32;
+constexpr size_t kMostGrowth = 64;
+
 constexpr std::string_view kGpt2Pattern =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
@@ -27,15 +33,23 @@ std::string type_of(const JsonNode& node) {
 
 // Calls `each` for the node, or for the parts of a Sequence, which it calls `list`.
 template <typename Each>
-void for_each_part(const JsonNode& node, const char* list, Each each) {
+void for_each_part(const JsonNode& node, const char* list, size_t& count, const Each& each) {
   if (type_of(node) != "Sequence") {
+    if (++count > kMostStages) {
+      node.fail("too many stages", fmt::format("at most {} {}", kMostStages, list));
+    }
     each(node);
     return;
   }
   const JsonNode parts = node.at(list);
   const dom::array items = parts.array();
   size_t i = 0;
-  for (const dom::element item : items) for_each_part(parts.item(item, i++), list, each);
+  for (const dom::element item : items) for_each_part(parts.item(item, i++), list, count, each);
+}
+template <typename Each>
+void for_each_part(const JsonNode& node, const char* list, const Each& each) {
+  size_t count = 0;
+  for_each_part(node, list, count, each);
 }
 
 class PipelineReader {
@@ -116,6 +130,10 @@ void PipelineReader::add_normalizer(const JsonNode& root) {
       node.at("type").fail("unsupported normalizer", kAcceptedNormalizers);
     }
   });
+  if (const size_t growth = most_growth(spec_.normalizer); growth > kMostGrowth) {
+    root.fail(fmt::format("the normalizer can make a text {} times as long", growth),
+              fmt::format("at most {} times", kMostGrowth));
+  }
 }
 
 void PipelineReader::add_pre_tokenizer(const JsonNode& root) {

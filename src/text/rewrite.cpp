@@ -131,6 +131,9 @@ void apply(const Rewrite& step, bool first, RegexScratch& scratch, std::string& 
   }
 }
 
+// Beyond it nothing is worth knowing; a step's own factor keeps a product within 64 bits.
+constexpr size_t kLargestFactor = size_t{1} << 32;
+
 size_t most_shrinkage(const std::vector<Rewrite>& steps) {
   size_t factor = 1;
   for (const Rewrite& step : steps) {
@@ -141,6 +144,22 @@ size_t most_shrinkage(const std::vector<Rewrite>& steps) {
       if (!step.pattern->is_literal() || step.text.empty()) return 0;
       factor *= std::max<size_t>(1, step.pattern->pattern().size() / step.text.size() + 1);
     }
+    if (factor > kLargestFactor) return 0;
+  }
+  return factor;
+}
+
+size_t most_growth(const std::vector<Rewrite>& steps) {
+  size_t factor = 1;
+  for (const Rewrite& step : steps) {
+    if (step.kind == Rewrite::nfc) factor *= 3;  // of the characters that are never composed
+    if (step.kind == Rewrite::replace) {
+      // An expression may match one byte, or nothing between two.
+      const size_t least = step.pattern->is_literal() ? step.pattern->pattern().size() : 0;
+      factor *= least > 0 ? std::max<size_t>(1, (step.text.size() + least - 1) / least)
+                          : step.text.size() + 1;
+    }
+    factor = std::min(factor, kLargestFactor);
   }
   return factor;
 }

@@ -59,4 +59,7 @@ void apply(const Rewrite& step, bool first, RegexScratch& scratch, std::string& 
 // known.
 size_t most_shrinkage(const std::vector<Rewrite>& steps);
 
+// An upper bound of how many times longer it can be, but for what goes before it once; saturates.
+size_t most_growth(const std::vector<Rewrite>& steps);
+
 }  // namespace octet::text

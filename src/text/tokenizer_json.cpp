@@ -1,5 +1,7 @@
 #include "text/tokenizer_json.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <unordered_map>
@@ -60,6 +62,9 @@ class Reader {
 
   void read_config(const JsonNode& config);
 
+  // Once all added tokens are known.
+  void check_merges() const;
+
   TokenizerSpec take() { return std::move(spec_); }
 
  private:
@@ -67,6 +72,7 @@ class Reader {
   void read_merges();
   void read_byte_symbols();
   void read_byte_pieces();
+  void read_unknown(const JsonNode& node);
   struct Listed {
     std::unordered_set<std::string_view> contents;
     std::unordered_set<int64_t> ids;
@@ -122,6 +128,7 @@ void Reader::read_vocabulary() {
 
   const JsonNode vocab = model.at("vocab");
   const dom::object entries = vocab.object();
+  if (entries.size() == 0) vocab.fail("the vocabulary is empty", "the tokens with their ids");
   written_ = StringIdMap(entries.size());
   for (const dom::key_value_pair entry : entries) {
     int64_t id = 0;
@@ -218,7 +225,7 @@ void Reader::read_byte_symbols() {
     }
     if (byte_fallback) {
       // The reference falls back on the bytes of the letter, not on the byte that it stands for.
-      ByteSymbols spelled;
+      ByteSymbols spelled{.spelled = true};
       for (const char c : letter) {
         char name[8];
         std::snprintf(name, sizeof name, "<0x%02X>",
@@ -231,11 +238,7 @@ void Reader::read_byte_symbols() {
         continue;
       }
     }
-    if (unknown_node) {
-      const int32_t id = written_.find(unknown_node->string());
-      if (id < 0) unknown_node->fail("unknown token is not in the vocabulary", "a token of it");
-      symbols = {.ids = {id, -1}, .count = 1, .unknown = true};
-    }
+    if (unknown_node) read_unknown(*unknown_node);
   }
 }
 
@@ -247,15 +250,15 @@ void Reader::read_byte_pieces() {
       char name[8];
       std::snprintf(name, sizeof name, "<0x%02X>", static_cast<unsigned>(b));
       const int32_t id = written_.find(name);
-      if (id >= 0) spec_.bpe.bytes[b] = {.ids = {id, -1}, .count = 1};
+      if (id >= 0) spec_.bpe.bytes[b] = {.ids = {id, -1}, .count = 1, .spelled = true};
     }
   }
-  if (const auto unknown = model.find("unk_token")) {
-    spec_.bpe.unknown = written_.find(unknown->string());
-    if (spec_.bpe.unknown < 0) {
-      unknown->fail("unknown token is not in the vocabulary", "a token of it");
-    }
-  }
+  if (const auto unknown = model.find("unk_token")) read_unknown(*unknown);
+}
+
+void Reader::read_unknown(const JsonNode& node) {
+  spec_.bpe.unknown = written_.find(node.string());
+  if (spec_.bpe.unknown < 0) node.fail("unknown token is not in the vocabulary", "a token of it");
 }
 
 // tokenizer.json lists each added token once. (Its config may name them again, to change flags.)
@@ -406,6 +409,40 @@ void Reader::read_config(const JsonNode& config) {
   }
 }
 
+// A token that is neither a symbol nor an added token can only come of a merge. In each vocabulary
+// that a model was trained with all of them do: where some do not, merges are lost, and text would
+// be cut finer than what the model knows.
+void Reader::check_merges() const {
+  std::vector<bool> reached(used_.size());
+  for (const Merge& merge : spec_.bpe.merges) reached[merge.result] = true;
+  for (const ByteSymbols& symbols : spec_.bpe.bytes) {
+    for (uint8_t i = 0; i < symbols.count; ++i) reached[symbols.ids[i]] = true;
+  }
+  for (const AddedToken& token : spec_.added) reached[token.id] = true;
+  const auto unknown = root_.at("model").find("unk_token");
+  const int32_t unknown_id = unknown ? written_.find(unknown->string()) : -1;
+  if (unknown_id >= 0) reached[unknown_id] = true;
+  int64_t lost = 0;
+  std::string first;
+  for (size_t id = 0; id < used_.size(); ++id) {
+    const std::string_view written = byte_level_ ? spec_.token_bytes[id] : spec_.pieces[id];
+    const size_t symbol = byte_level_ ? 1 : utf8_step(written).bytes;
+    if (!spec_.in_model[id] || reached[id] || written.size() <= symbol) continue;
+    if (lost++ == 0) first = written;
+  }
+  if (lost == 0) return;
+  const JsonNode merges = root_.at("model").at("merges");
+  const std::string what = fmt::format(
+      "{} tokens of the vocabulary, of which \"{}\" is the first, come of no merge", lost, first);
+  if (spec_.bpe.merges.empty()) {
+    merges.fail(what + ": every text would be cut into single bytes or characters",
+                "the merges of the model's tokenizer",
+                "download tokenizer.json again, or convert the model again");
+  }
+  log::warning("{}: {}, and none is an added token; no text is cut into them. Are merges lost?",
+               merges.place(), what);
+}
+
 }  // namespace
 
 TokenizerSpec parse_tokenizer(std::string_view tokenizer, const std::string& tokenizer_name,
@@ -419,6 +456,7 @@ TokenizerSpec parse_tokenizer(std::string_view tokenizer, const std::string& tok
     const JsonNode config_root = JsonNode::parse(config_parser, config, config_name);
     reader.read_config(config_root);
   }
+  reader.check_merges();
   TokenizerSpec spec = reader.take();
   if (!spec.bos && !spec.prefix.empty()) spec.bos = spec.prefix.front();
   return spec;

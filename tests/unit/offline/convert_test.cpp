@@ -136,6 +136,23 @@ TEST(GgufTokenizer, WhatIsWrongIsNamed) {
               testing::AllOf(HasSubstr("tokenizer.ggml.merges"), HasSubstr("an empty list")));
   EXPECT_THAT(fault([](Words& words, GgufWriter&, std::string&) { words.tokens[5] = "!"; }),
               HasSubstr("t.gguf"));
+  // No list of merges at all, and scores from which none follows.
+  EXPECT_THAT(error_of([] {
+                tokenizer_of(GgufWriter()
+                                 .text("tokenizer.ggml.model", "gpt2")
+                                 .text("tokenizer.ggml.pre", "smollm")
+                                 .strings("tokenizer.ggml.tokens", {"a", "b", "ab"}));
+              }),
+              HasSubstr("tokenizer.ggml.merges"));
+  EXPECT_THAT(error_of([] {
+                tokenizer_of(GgufWriter()
+                                 .text("tokenizer.ggml.model", "llama")
+                                 .strings("tokenizer.ggml.tokens", {"a", "abc"})
+                                 .add("tokenizer.ggml.scores", 9,
+                                      test::raw(uint32_t{6}) + test::raw(uint64_t{2}) +
+                                          test::raw(0.0f) + test::raw(-1.0f)));
+              }),
+              testing::AllOf(HasSubstr("t.gguf"), HasSubstr("\"abc\""), HasSubstr("no merge")));
   EXPECT_THAT(error_of([] { tokenizer_of(GgufWriter().text("tokenizer.ggml.model", "bert")); }),
               HasSubstr("bert"));
 }

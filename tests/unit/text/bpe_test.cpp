@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <random>
 #include <string>
 #include <thread>
@@ -53,6 +54,17 @@ std::vector<int32_t> encode(const Bpe& bpe, const std::string& piece) {
   return ids;
 }
 
+// Without bytes that vanish, the tokens are as long as the piece.
+void expect_lengths(const Bpe& bpe, const std::string& piece) {
+  Bpe::Scratch scratch;
+  std::vector<int32_t> ids;
+  std::vector<uint32_t> lengths;
+  bpe.encode_with_lengths(piece, scratch, ids, lengths);
+  EXPECT_EQ(ids, encode(bpe, piece));
+  ASSERT_EQ(lengths.size(), ids.size());
+  EXPECT_EQ(std::accumulate(lengths.begin(), lengths.end(), size_t{0}), piece.size());
+}
+
 TEST(Bpe, EqualsItsDefinitionOnShortAndLongPieces) {
   std::mt19937 rng(1);
   const StringIdMap no_words(0);
@@ -64,6 +76,7 @@ TEST(Bpe, EqualsItsDefinitionOnShortAndLongPieces) {
       for (char& c : piece) c = static_cast<char>('a' + rng() % 4);
       ASSERT_EQ(encode(bpe, piece), encode_slowly(model, piece)) << piece;
       ASSERT_EQ(encode(bpe, piece), encode_slowly(model, piece)) << "from the cache: " << piece;
+      expect_lengths(bpe, piece);
     }
   }
 }
@@ -74,7 +87,7 @@ TEST(Bpe, UnknownBytesVanishOrBecomeTheUnknownToken) {
   model.bytes['a'] = {.ids = {5, -1}, .count = 1};
   EXPECT_EQ(encode(Bpe(model, no_words), "xaxxa"), (std::vector<int32_t>{5, 5}));
   EXPECT_EQ(encode(Bpe(model, no_words), "x"), std::vector<int32_t>{});
-  model.bytes['x'] = {.ids = {0, -1}, .count = 1, .unknown = true};
+  model.unknown = 0;
   EXPECT_EQ(encode(Bpe(model, no_words), "xaxxa"), (std::vector<int32_t>{0, 5, 0, 0, 5}));
   model.fuse_unknown = true;
   EXPECT_EQ(encode(Bpe(model, no_words), "xaxxa"), (std::vector<int32_t>{0, 5, 0, 5}));

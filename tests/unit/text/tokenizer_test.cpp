@@ -268,13 +268,15 @@ TEST(Tokenizer, LongRunsTakeTimeInProportion) {
   }
 }
 
+// The log while a tokenizer is read.
+std::string told(const Json& json) {
+  testing::internal::CaptureStderr();
+  small_tokenizer(json);
+  return testing::internal::GetCapturedStderr();
+}
+
 // What the reference takes without a word, though nobody can have meant it.
 TEST(Tokenizer, TellsOfEmptyTokensAndDoubledMerges) {
-  const auto told = [](const Json& json) {
-    testing::internal::CaptureStderr();
-    small_tokenizer(json);
-    return testing::internal::GetCapturedStderr();
-  };
   Json json = small_tokenizer_json();
   EXPECT_EQ(told(json), "");
   json["added_tokens"].push_back({{"id", 263}, {"content", ""}});
@@ -285,6 +287,14 @@ TEST(Tokenizer, TellsOfEmptyTokensAndDoubledMerges) {
   merges.push_back(merges[0]);
   EXPECT_THAT(told(json), AllOf(HasSubstr("$.model.merges[" + std::to_string(count) + "]"),
                                 HasSubstr("1 merges are listed twice")));
+}
+
+TEST(Tokenizer, TellsOfLostMerges) {
+  Json json = small_tokenizer_json();
+  EXPECT_EQ(told(json), "");
+  json["model"]["merges"].erase(1);  // "ll"
+  EXPECT_THAT(told(json), AllOf(HasSubstr("model/tokenizer.json, $.model.merges"),
+                                HasSubstr("1 tokens"), HasSubstr("\"ll\"")));
 }
 
 // Errors name the file, the place in it, what was found and what is accepted.
@@ -324,9 +334,13 @@ TEST(TokenizerErrors, CoverEveryPartOfTheFile) {
   EXPECT_THAT(with("/model/vocab/a", 98), HasSubstr("twice"));
   EXPECT_THAT(with("/model/vocab/a", 1 << 30), HasSubstr("out of range"));
   EXPECT_THAT(with("/model/vocab/a", "1"), HasSubstr("out of range"));
+  EXPECT_THAT(with("/model/merges", nullptr), HasSubstr("missing member \"merges\""));
+  EXPECT_THAT(with("/model/merges", Json::array()),
+              AllOf(HasSubstr("$.model.merges"), HasSubstr("\"he\""), HasSubstr("no merge")));
   EXPECT_THAT(with("/model/dropout", 0.1), HasSubstr("random"));
   EXPECT_THAT(with("/model/end_of_word_suffix", "</w>"), HasSubstr("end_of_word_suffix"));
   EXPECT_THAT(with("/model/ignore_merges", "yes"), HasSubstr("true or false"));
+  EXPECT_THAT(with("/model/vocab", Json::object()), HasSubstr("the vocabulary is empty"));
   EXPECT_THAT(with("/model/vocab", nullptr), HasSubstr("missing member \"vocab\""));
   EXPECT_THAT(with("/model", 3), HasSubstr("an object"));
   EXPECT_THAT(with("/decoder", {{"type", "WordPiece"}}), HasSubstr("unsupported decoder"));
@@ -356,6 +370,35 @@ TEST(TokenizerErrors, CoverEveryPartOfTheFile) {
   EXPECT_THAT(with_split("/behavior", "isolated"), HasSubstr("unknown split behavior"));
   EXPECT_THAT(with("/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {bytes, bytes}}}),
               HasSubstr("behind ByteLevel"));
+}
+
+TEST(TokenizerErrors, StagesThatSwellATextOrTakeForEverAreRefused) {
+  const auto with = [](const char* key, const char* list, const Json& stage, size_t count) {
+    Json json = small_tokenizer_json();
+    json[key] = {{"type", "Sequence"}, {list, Json::array()}};
+    for (size_t i = 0; i < count; ++i) json[key][list].push_back(stage);
+    if (json[key][list].size() > 0 && std::string(key) == "pre_tokenizer") {
+      json[key][list].push_back({{"type", "ByteLevel"}});
+    }
+    return load_error(json);
+  };
+  const auto replace = [](const Json& pattern, const char* content) {
+    return Json{{"type", "Replace"}, {"pattern", pattern}, {"content", content}};
+  };
+  const Json letter = replace({{"String", "o"}}, "oooooooo"),
+             same = replace({{"String", "o"}}, "u");
+  const Json anything = replace({{"Regex", "x*"}}, "oooooooo");
+  EXPECT_EQ(with("normalizer", "normalizers", letter, 2), "no error");  // 64 times
+  EXPECT_THAT(with("normalizer", "normalizers", letter, 3),
+              AllOf(HasSubstr("$.normalizer"), HasSubstr("512 times as long")));
+  EXPECT_THAT(with("normalizer", "normalizers", letter, 30), HasSubstr("times as long"));
+  EXPECT_THAT(with("normalizer", "normalizers", anything, 2), HasSubstr("81 times as long"));
+  EXPECT_EQ(with("normalizer", "normalizers", same, 32), "no error");
+  EXPECT_THAT(with("normalizer", "normalizers", same, 33),
+              AllOf(HasSubstr("$.normalizer.normalizers[32]"), HasSubstr("too many stages")));
+  const Json digits = {{"type", "Digits"}};
+  EXPECT_EQ(with("pre_tokenizer", "pretokenizers", digits, 31), "no error");
+  EXPECT_THAT(with("pre_tokenizer", "pretokenizers", digits, 32), HasSubstr("too many stages"));
 }
 
 TEST(TokenizerErrors, NothingMayBeThereTwice) {

@@ -86,6 +86,25 @@ def byte_level(splits=(), prefix=False, trim=False, **parts):
             "added_tokens": [added(vocab, "<s>")], **parts}
 
 
+def without_bytes(gone, fallback="", **model):
+    """A vocabulary that lacks letters of `gone`; <0xHH> for the bytes of `fallback`'s letters."""
+    made = byte_level()
+    letters = alphabet()
+    for byte in gone:
+        made["model"]["vocab"].pop(letters[byte], None)
+    vocab = {token: i for i, token in enumerate(["<unk>", *made["model"]["vocab"]])}
+    for byte in sorted({byte for gap in fallback for byte in letters[gap].encode()}):
+        vocab[f"<0x{byte:02X}>"] = len(vocab)
+    merges = [pair for pair in made["model"]["merges"] if all(part in vocab for part in pair)]
+    made["model"] = {"type": "BPE", "vocab": vocab, "merges": merges, **model}
+    return with_tokens(made)
+
+
+# Of two-byte letters (control characters, lead bytes) and of one-byte letters.
+GONE = [*range(33), *b"lx!.", 0x7F, 0xC2, 0xC3, 0xE6, 0xF0, *range(0x80, 0xA0)]
+GONE.remove(0x20)
+
+
 def with_tokens(made, *tokens):
     made["added_tokens"] += tokens
     for i, token in enumerate(made["added_tokens"]):
@@ -110,6 +129,16 @@ KINDS = {
     "byte level, punctuation and digits": byte_level(
         splits=[{"type": "Punctuation", "behavior": "Contiguous"},
                 {"type": "Digits", "individual_digits": True}]),
+    "byte level, missing bytes vanish": without_bytes(GONE),
+    "byte level, missing bytes are unknown, fused": without_bytes(
+        GONE, unk_token="<unk>", fuse_unk=True),
+    "byte level, missing bytes are unknown, each": without_bytes(
+        GONE, unk_token="<unk>", fuse_unk=False),
+    "byte level, missing bytes are spelled or unknown": without_bytes(
+        GONE, fallback=b"x\n\r\x85\x97", unk_token="<unk>", byte_fallback=True),
+    "byte level, missing bytes are spelled or vanish, offsets trimmed": {
+        **without_bytes(GONE, fallback=b"lx\xf0\x9f", byte_fallback=True),
+        "post_processor": byte_level(trim=True)["post_processor"]},
 }
 
 
