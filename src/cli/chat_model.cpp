@@ -12,8 +12,7 @@ void add_chat_row(OptionTable& table, std::string* file) {
             {.metavar = "FILE"});
 }
 
-text::ChatTemplate open_chat(const OpenModel& open, const std::string& model_path,
-                             const std::string& file) {
+text::ChatFiles chat_files(const std::string& model_path, const std::string& file) {
   text::ChatFiles files;
   if (model::is_gguf(model_path)) {
     const auto texts = model::gguf_tokenizer(model_path);
@@ -24,7 +23,12 @@ text::ChatTemplate open_chat(const OpenModel& open, const std::string& model_pat
     files = text::read_chat_files(model_path);
   }
   if (!file.empty()) files.templates = {{"default", read_text(file), file}};
-  return {std::move(files), open.tokenizer()};
+  return files;
+}
+
+text::ChatTemplate open_chat(const OpenModel& open, const std::string& model_path,
+                             const std::string& file) {
+  return {chat_files(model_path, file), open.tokenizer()};
 }
 
 }  // namespace octet::cli

@@ -1,5 +1,7 @@
 #include "text/chat_template.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -216,7 +218,8 @@ std::string ChatTemplate::Impl::run(const ChatTemplateSource& source,
                  .where = source.place,
                  .value = std::move(value),
                  .accepted = std::move(accepted),
-                 .fix = "change the conversation, or give another template with --chat-template"});
+                 .fix = fmt::format("{}, or give another template with --chat-template",
+                                    variables ? "change the conversation" : "mend it")});
   };
   const std::string said =
       result.kind == Sandbox::Result::refused ? complaint(result.text) : std::string();

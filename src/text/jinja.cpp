@@ -5,6 +5,8 @@
 #include <jinja/parser.h>
 #include <jinja/runtime.h>
 #include <json.h>
+
+#include "text/jinja_strict.h"
 #endif
 
 #include <stdexcept>
@@ -21,7 +23,8 @@ std::string run_jinja(std::string_view input) {
   const common_json request = common_json::parse(std::string(input));
   jinja::lexer lexer;
   const auto tokens = lexer.tokenize(request.at("template").get<std::string>());
-  const jinja::program program = jinja::parse_from_tokens(tokens);
+  jinja::program program = jinja::parse_from_tokens(tokens);
+  make_strict(program);
   if (!request.contains("variables")) return "";
   jinja::context context(tokens.source);
   jinja::global_from_json(context, request.at("variables"), false);

@@ -194,6 +194,26 @@ class HostileTemplates(unittest.TestCase):
         self.assertIn("no chat template", err)
 
 
+    def test_a_model_whose_template_is_broken_completes_and_says_why_it_does_not_chat(self):
+        folder = harness.tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        model = harness.tiny_llama(pathlib.Path(folder.name, "tiny"))
+        (model / "chat_template.jinja").write_text("{% if %}")
+        server = harness.Server(model=model)
+        self.addCleanup(server.close)
+        self.assertRegex(server.log(), "warning .*cannot be read")  # before the first request
+        self.assertIn("chat_template.jinja", server.log())
+        client = server.client()
+        for _ in range(2):
+            with self.assertRaisesRegex(openai.BadRequestError, "(?s)cannot be read.*chat_template.jinja"):
+                client.chat.completions.create(model="tiny", messages=HELLO)
+            done = client.completions.create(model="tiny", prompt="a", max_tokens=2)
+            self.assertEqual(done.usage.completion_tokens, 2)
+        code, _, err = harness.run("chat", model)
+        self.assertEqual(code, 2, err)
+        self.assertIn("chat_template.jinja", err)
+
+
 class Terminal(unittest.TestCase):
     COMMAND = ("chat", "--compute", "fp8", "--max-tokens", "12")
 

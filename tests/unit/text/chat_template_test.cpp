@@ -154,6 +154,62 @@ TEST_F(Chat, WhatATemplateTakesTooMuchOfIsNamed) {
                     Not(HasSubstr("stoll"))));
 }
 
+// Where Python raises an error the engine must not go on with a number or a blank of its own.
+TEST_F(Chat, WhatPythonDoesNotRenderIsRefusedWithItsReason) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{{ 1 / 0 }}", "division by zero"},
+      {"{{ 1.5 / 0 }}", "division by zero"},
+      {"{% if messages | length / 0 %}x{% endif %}", "division by zero"},
+      {"{{ 'a' ~ 1 / 0.0 }}", "division by zero"},
+      {"{{ 1 % 0 }}", "modulo by zero"},
+      {"{{ [[1 % 0.0]] }}", "modulo by zero"},
+      {"{{ {'a': [1 % 0]}.a }}", "modulo by zero"},
+      {"{{ 9223372036854775807 + 1 }}", "beyond 64 bits"},
+      {"{{ -9223372036854775807 - 2 }}", "beyond 64 bits"},
+      {"{% macro f(a=4294967296 * 4294967296) %}{{ a }}{% endmacro %}{{ f() }}", "beyond 64 bits"},
+      {"{{ messages[9].content }}", "'messages[9]' is undefined"},
+      {"{{ messages[9]['content'] is defined }}", "'messages[9]' is undefined"},
+      {"{{ messages[0].nope.strip() }}", "'messages[0].nope' is undefined"},
+      {"{{ messages[0]['nope'][0] }}", "'messages[0]['nope']' is undefined"},
+      {"{{ nope.x | default('y') }}", "'nope' is undefined"},
+      {"{% for m in nope.x %}{% endfor %}", "'nope' is undefined"},
+      {"{% set ns = namespace(a=1) %}{% set ns.a = nope.x %}", "'nope' is undefined"},
+      {"{{ nope() }}", "nope"},
+      {"{{ messages[0].content.nope() }}", "nope"},
+      {"{{ 'a' | nope }}", "nope"},
+      {"{{ 'a' is nope }}", "nope"},
+      {"{{ 'a' + 1 }}", "cannot be added"},
+      {"{{ 1 - 'a' }}", "Unknown operator"},
+      {"{% include 'here.jinja' %}", "include"},
+      {"{% extends 'here.jinja' %}", "extends"},
+  };
+  for (const auto& [source, reason] : cases) {
+    SCOPED_TRACE(source);
+    EXPECT_THAT(error_of([&] { chat_of(source).render({.messages = just(said("a"))}); }),
+                AllOf(HasSubstr("here.jinja"), HasSubstr(reason)));
+  }
+}
+
+TEST_F(Chat, NumbersAreThoseOfPython) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{{ 7 / 2 }}", "3.5"},
+      {"{{ -7 % 3 }}", "2"},
+      {"{{ 7 % -3 }}", "-2"},
+      {"{{ -6 % 3 }}", "0"},
+      {"{{ -7.5 % 2 }}", "0.5"},
+      {"{{ 9007199254740993 + 0 }}", "9007199254740993"},
+      {"{{ 4611686018427387904 - 1 }}", "4611686018427387903"},
+      {"{{ (messages | length + 1) % 2 }}", "0"},
+      {"{{ messages[-1].content + 'b' ~ 2 }}", "ab2"},
+      {"{% if false %}{{ 1 / 0 }}{% endif %}ok", "ok"},
+      {"{{ messages[0].nope is defined }}", "False"},
+      {"{{ messages[0].nope | default('d') }}", "d"},
+  };
+  for (const auto& [source, text] : cases) {
+    EXPECT_EQ(chat_of(source).render({.messages = just(said("a"))}).text, text) << source;
+  }
+}
+
 TEST_F(Chat, ARunThatFailsLeavesTheNextOneAlone) {
   const ChatTemplate chat = chat_of(
       "{% if messages[0].content == 'loop' %}{% for a in range(99999) %}{% for b in "
