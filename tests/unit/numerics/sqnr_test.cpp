@@ -3,47 +3,19 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <random>
 #include <vector>
 
 #include "numerics/quantize.h"
 #include "numerics/tolerance.h"
+#include "unit/numerics/sqnr_samples.h"
 
 namespace octet {
 namespace {
 
-constexpr int64_t kRows = 512, kCols = 4096;
+using test::gaussian, test::lognormal_tokens, test::outlier_channels;
+constexpr int64_t kRows = test::kSampleRows, kCols = test::kSampleCols;
 // The largest value of the sample decides, and another sample's figure says nothing.
 constexpr double kOfItsSample = 0;
-
-std::vector<float> gaussian() {
-  std::mt19937 random(1234);
-  std::normal_distribution<float> normal;
-  std::vector<float> x(kRows * kCols);
-  for (float& value : x) value = normal(random);
-  return x;
-}
-
-// 4 of 4096 channels are 50 times as large.
-std::vector<float> outlier_channels() {
-  std::vector<float> x = gaussian();
-  for (int64_t r = 0; r < kRows; ++r) {
-    for (const int64_t c : {17, 1000, 2048, 4000}) x[static_cast<size_t>(r * kCols + c)] *= 50.0f;
-  }
-  return x;
-}
-
-// Each token has its own log-normal scale.
-std::vector<float> lognormal_tokens() {
-  std::vector<float> x = gaussian();
-  std::mt19937 random(99);
-  std::normal_distribution<float> normal;
-  for (int64_t r = 0; r < kRows; ++r) {
-    const float scale = std::exp(normal(random));
-    for (int64_t c = 0; c < kCols; ++c) x[static_cast<size_t>(r * kCols + c)] *= scale;
-  }
-  return x;
-}
 
 double measure(const std::vector<float>& x, const QuantFormat& format) {
   std::vector<uint8_t> codes(x.size());
