@@ -22,6 +22,7 @@
 #include "cli/vllm_flags.h"
 #include "cli/warm_up.h"
 #include "engine/engine.h"
+#include "server/features.h"
 #include "server/server.h"
 
 namespace octet::cli {
@@ -184,12 +185,15 @@ std::string url(const std::string& host, int port) {
 // A model without a template is served all the same: it completes, and says why it does not chat.
 std::optional<text::ChatTemplate> try_chat(const OpenModel& open, const std::string& model_path,
                                            const std::string& file, std::string& why_not) {
+  bool has_none = false;
   try {
-    return open_chat(open, model_path, file);
+    text::ChatFiles files = chat_files(model_path, file);
+    has_none = files.templates.empty();
+    return text::ChatTemplate(std::move(files), open.tokenizer());
   } catch (const Error& error) {
     if (!file.empty()) throw;
     why_not = error.what();
-    log::info("no chat: {}", why_not);
+    log::at(has_none ? log::Level::info : log::Level::warning, "no chat: {}", why_not);
     return std::nullopt;
   }
 }
@@ -304,9 +308,11 @@ int run_serve(Args args) {
   text.kv_scales = kv_scales_from(open, warmed_up);
   log::info("{} on {}: {}, KV scales: {}; memory:\n{}", o.server.served_name, backend->info().name,
             open.run_as(), text.kv_scales, engine::to_string(engine.ledger()));
+  text.run_as = open.run_as();
   if (chat) text.tools = tool_format(o, *chat);
   if (grammars) text.grammars = &*grammars;
   text.why_no_grammar = "this build was made without its engine";
+  log::info("{}", server::to_string(server::features_in_force(engine, text)));
   const auto ready = [&] {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     const std::string at = url(o.server.host, server.port());

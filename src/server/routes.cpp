@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "server/chat.h"
 #include "server/completion.h"
+#include "server/features.h"
 #include "server/tokenize.h"
 #include "server/web/page.h"
 #include "server/worker.h"
@@ -50,21 +51,6 @@ std::string unescape(std::string_view text) {
     out += text[i];
   }
   return out;
-}
-
-// For /metrics: what runs, and what does not.
-std::vector<std::pair<std::string_view, std::string>> facts_of(const engine::Engine& engine,
-                                                               const ServedText& text) {
-  const auto on_or = [](bool on, const std::string& why_not) {
-    return on ? "on" : "off: " + why_not;
-  };
-  const bool prefixes = engine.scheduling().enable_prefix_caching;
-  return {{"kv_cache_dtype", std::string(name_of(engine.kv_type()))},
-          {"kv_scales", text.kv_scales},
-          {"max_model_len", std::to_string(engine.max_model_len())},
-          {"prefix_caching", on_or(prefixes, "not asked for")},
-          {"chat", on_or(text.chat, text.why_no_chat)},
-          {"structured_output", on_or(text.grammars, text.why_no_grammar)}};
 }
 
 // As a label: a client may not make one of each method that it invents.
@@ -128,7 +114,7 @@ Routes::Routes(const ServerOptions& options, engine::Engine& engine, const Serve
       grammar_workers_(std::move(grammar_workers)),
       metrics_(engine, {.model_name = options.served_name,
                         .vllm_names = options.vllm_metrics,
-                        .facts = facts_of(engine, text)}),
+                        .facts = features_in_force(engine, text)}),
       random_(std::random_device{}()),
       seeds_(options.seed ? static_cast<uint64_t>(*options.seed) : random_()) {
   if (log) log_.emplace(*log, workers_, options_.model_hash);

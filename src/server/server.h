@@ -46,6 +46,7 @@ struct ServedText {
   text::GrammarCompiler* grammars = nullptr;  // null: no structured output
   std::string why_no_grammar = "this server has no structured output";
   std::string kv_scales = "none";  // where those of the KV cache come from
+  std::string run_as = {};         // arithmetic, KV cache and attention, each with its origin
 };
 
 // The model that --baseline names, and what looks at both.

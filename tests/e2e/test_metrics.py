@@ -1,6 +1,7 @@
 """GET /metrics: true numbers, soon, whatever goes on."""
 import re
 import time
+import unittest
 
 import harness
 
@@ -139,6 +140,43 @@ class Metrics(harness.ServerCase):
         self.complete(prompt="a a a a a a a a a a a a", max_tokens=300,
                       extra_body={"ignore_eos": True})
         self.assertGreater(self.value("octet_repeated_tokens_total") - before, 16)
+
+
+class FeaturesInForce(unittest.TestCase):
+    """What was asked for is on, or the start and the page say that it is off, and why."""
+
+    def facts_of(self, *args):
+        """The labels of octet_config_info, the start's line, and how much of a prompt is found again."""
+        server = harness.Server(*args)
+        self.addCleanup(server.close)
+        samples, _ = parse(server.request("GET", "/metrics")[2].decode())
+        (labels,) = samples["octet_config_info"]
+        line = next(line for line in server.log().splitlines() if "in force: " in line)
+        for _ in range(2):
+            done = server.client().completions.create(
+                model="octet-demo", prompt="def add(a, b):\n    return a + b\n" * 12, max_tokens=2)
+        server.terminate()
+        return dict(labels), line, done.usage.prompt_tokens_details
+
+    def test_no_cache_type_turns_prefix_caching_off(self):
+        for kind in ("fp8", "fp8_e5m2", "bf16"):
+            facts, line, found = self.facts_of("--kv-cache-dtype", kind)
+            self.assertEqual(facts["prefix_caching"], "on", kind)
+            self.assertIn("prefix_caching: on", line)
+            self.assertIn(f"kv_cache_dtype: {facts['kv_cache_dtype']}", line)
+            self.assertGreater(found.cached_tokens, 16, kind)
+
+    def test_what_is_off_is_said_with_its_reason(self):
+        facts, line, found = self.facts_of("--no-enable-prefix-caching")
+        self.assertEqual(facts["prefix_caching"], "off: as asked")
+        self.assertIn("prefix_caching: off: as asked", line)
+        self.assertFalse(found and found.cached_tokens)
+        self.assertIn("no chat template", facts["chat"])
+        self.assertEqual(facts["tool_calls"], "off: no chat")
+        self.assertIn("chat: off: the model has no chat template", line)
+        self.assertIn("tool_calls: off: no chat", line)
+        self.assertEqual(facts["chunked_prefill"], "on")
+        self.assertEqual(facts["schedule_policy"], "fcfs")
 
 
 class OwnNamesAlone(harness.ServerCase):

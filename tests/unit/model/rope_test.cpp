@@ -154,6 +154,79 @@ TEST(Rope, Goldens) {
   EXPECT_GE(compared, 15);
 }
 
+// Figures that were published for three models, and the pairs at which scaling begins and ends.
+TEST(Rope, PublishedFigures) {
+  struct Figure {
+    size_t pair;
+    double frequency;
+  };
+  struct Model {
+    const char* name;
+    int64_t dim, positions;
+    double theta;
+    Json scaling;
+    size_t last_plain, first_scaled;  // the pairs between turn at something between
+    std::vector<Figure> figures;
+  };
+  const auto yarn = [](double factor, int64_t original) -> Json {
+    return {
+        {"rope_type", "yarn"}, {"factor", factor}, {"original_max_position_embeddings", original}};
+  };
+  const Model models[] = {
+      {"Llama-3.1-8B",
+       128,
+       131072,
+       5e5,
+       {{"rope_type", "llama3"},
+        {"factor", 8.0},
+        {"low_freq_factor", 1.0},
+        {"high_freq_factor", 4.0},
+        {"original_max_position_embeddings", 8192}},
+       28,
+       35,
+       {{20, 0.01656044},
+        {28, 0.003211446},
+        {29, 0.0021665708},
+        {30, 0.0013718936},
+        {35, 9.5562124e-5},
+        {63, 3.068926e-7}}},
+      {"DeepSeek-V3",
+       64,
+       163840,
+       1e4,
+       yarn(40, 4096),
+       10,
+       23,
+       {{10, 0.056234133}, {16, 0.0055}, {23, 3.3338036e-5}, {31, 3.3338036e-6}}},
+      {"DeepSeek-V4", 64, 1048576, 1.6e5, yarn(16, 65536), 15, 25, {}},
+  };
+  for (const Model& model : models) {
+    SCOPED_TRACE(model.name);
+    Json json = llama();
+    json["head_dim"] = model.dim;
+    json["rope_theta"] = model.theta;
+    json["max_position_embeddings"] = model.positions;
+    const std::vector<double> plain = rope_frequencies(parse(json).rope);
+    json["rope_scaling"] = model.scaling;
+    const std::vector<double> scaled = rope_frequencies(parse(json).rope);
+    for (const auto& [pair, frequency] : model.figures) {
+      EXPECT_NEAR(scaled[pair] / frequency, 1.0, 1e-6) << "pair " << pair;
+    }
+    const double factor = model.scaling["factor"];
+    for (size_t i = 0; i < scaled.size(); ++i) {
+      const double slower = plain[i] / scaled[i];
+      if (i <= model.last_plain) {
+        EXPECT_NEAR(slower, 1.0, 1e-12) << "pair " << i;
+      } else if (i >= model.first_scaled) {
+        EXPECT_NEAR(slower / factor, 1.0, 1e-12) << "pair " << i;
+      } else {
+        EXPECT_GT(slower, 1.0) << "pair " << i;
+        EXPECT_LT(slower, factor) << "pair " << i;
+      }
+    }
+  }
+}
+
 Json longrope() {
   return {{"rope_type", "longrope"},
           {"original_max_position_embeddings", 128},
