@@ -13,12 +13,15 @@ namespace {
 
 constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
 
+// Whether the vocabulary has something for every byte or character.
+bool spells_everything(const BpeModel& bpe) {
+  return std::ranges::all_of(bpe.bytes, [](const ByteSymbols& byte) { return byte.count > 0; });
+}
+
 // Unlimited where text may vanish without an id.
 size_t most_bytes_per_id(const TokenizerSpec& spec) {
   const BpeModel& bpe = spec.bpe;
-  const bool vanishes =
-      (bpe.unknown < 0 || bpe.fuse_unknown) &&
-      !std::ranges::all_of(bpe.bytes, [](const ByteSymbols& byte) { return byte.count > 0; });
+  const bool vanishes = (bpe.unknown < 0 || bpe.fuse_unknown) && !spells_everything(bpe);
   const bool splits_drop = std::ranges::any_of(spec.splits, [](const SplitStage& split) {
     return split.behavior == SplitBehavior::removed;
   });
@@ -34,11 +37,12 @@ size_t most_bytes_per_id(const TokenizerSpec& spec) {
 }
 
 // Whether no token reaches over the begin of a word: over a "▁" behind another character. Then the
-// words of a text can be merged each on its own.
+// words of a text can be merged each on its own. (Not where characters vanish, and two "▁" meet.)
 bool words_are_apart(const TokenizerSpec& spec, const StringIdMap& vocabulary) {
   if (!spec.bpe.characters || spec.bpe.ignore_merges || vocabulary.find(kMetaspace) < 0) {
     return false;
   }
+  if (spec.bpe.unknown < 0 && !spells_everything(spec.bpe)) return false;
   for (size_t id = 0; id < spec.pieces.size(); ++id) {
     const std::string_view piece = spec.pieces[id];
     if (!spec.in_model[id]) continue;
@@ -281,7 +285,9 @@ void Encoder::encode_plain_with_offsets(Rewritten text, bool first, size_t base,
     }
     return true;
   };
-  pre_tokenizer.split(text.text, work.pieces, put);
+  pre_tokenizer.split(text.text, work.pieces, [&](std::string_view piece) {
+    return words_are_apart_ ? for_each_word(piece, put) : put(piece);
+  });
 }
 
 // Takes the spaces at the ends of a token off its offsets (post-processor ByteLevel).

@@ -139,6 +139,8 @@ KINDS = {
     "byte level, missing bytes are spelled or vanish, offsets trimmed": {
         **without_bytes(GONE, fallback=b"lx\xf0\x9f", byte_fallback=True),
         "post_processor": byte_level(trim=True)["post_processor"]},
+    "unknown characters vanish": {**(one := sentence_piece(byte_fallback=False)),
+                                  "model": {**one["model"], "unk_token": None}},
 }
 
 
