@@ -12,11 +12,13 @@ void attend(const KernelContext& context, const Tensor& q, const ops::GqaCache& 
             const ops::Batch& batch, const ops::AttentionSpec& spec, const Tensor& out,
             const Tensor& lse) {
   const int64_t heads = q.shape[1], dim = q.shape[2], kv_heads = cache.k.shape[2];
-  invariant(q.shape.rank == 3 && cache.k.shape.rank == 4 && cache.k.shape == cache.v.shape &&
-                cache.k.type == cache.v.type && cache.k.shape[3] == dim && heads % kv_heads == 0 &&
-                out.shape == q.shape,
-            fmt::format("attention: q {}, K {}, V {}, out {} do not fit together", to_string(q),
-                        to_string(cache.k), to_string(cache.v), to_string(out)));
+  const bool fits = q.shape.rank == 3 && cache.k.shape.rank == 4 &&
+                    cache.k.shape == cache.v.shape && cache.k.type == cache.v.type &&
+                    cache.k.shape[3] == dim && heads % kv_heads == 0 && out.shape == q.shape;
+  if (!fits) {
+    throw Fault(fmt::format("attention: q {}, K {}, V {}, out {} do not fit together", to_string(q),
+                            to_string(cache.k), to_string(cache.v), to_string(out)));
+  }
   Problem problem;
   problem.shape.k_dims = problem.shape.v_dims = problem.shape.group_dims = static_cast<int>(dim);
   problem.shape.wide = cache.k.type == DType::f32;

@@ -319,9 +319,11 @@ void pack(const Matrix& x, const int32_t* index, const Matrix& w, const Packed& 
              });
 }
 
+constexpr int64_t kStreamedBytes = 48 << 10;  // of W, or streams would end before they have begun
+
 // A chunk of 16-bit values is two lines: neighbouring rows are read as fast as streams, and faster.
-bool in_streams(const Matrix& w, int64_t rows) {
-  return rows <= kStreamedRows && size_of(w.type) == 1;
+bool in_streams(const Matrix& w, int64_t rows, int64_t columns) {
+  return rows <= kStreamedRows && size_of(w.type) == 1 && columns * w.row_bytes >= kStreamedBytes;
 }
 
 // Enough for fewer rows as well.
@@ -333,7 +335,7 @@ size_t scratch_bytes(const Matrix& w, int64_t rows) {
 void columns(const Matrix& w, const Packed& packed, int64_t begin, int64_t end, const Output& out,
              std::byte* scratch) {
   with_decoder<DotMath>(w.type, [&]<class Decoder>() {
-    if (in_streams(w, packed.rows)) {
+    if (in_streams(w, packed.rows, end - begin)) {
       Streams<Decoder>(w, packed, end, out, scratch).run(begin);
     } else {
       Columns<Decoder>(w, packed, end, out, scratch).run(begin);

@@ -245,11 +245,13 @@ void run(const KernelContext& context, const Product& p) {
 void fast_mla_absorb(const KernelContext& context, const Tensor& q, const ops::Linear& kv_b,
                      int64_t nope, const Tensor& out) {
   const int64_t heads = q.shape[1];
-  invariant(q.shape.rank == 3 && out.shape.rank == 3 && q.shape[2] >= nope &&
-                out.shape[0] == q.shape[0] && out.shape[1] == heads && out.shape[2] == kv_b.in &&
-                kv_b.out % heads == 0 && kv_b.out / heads >= nope,
-            fmt::format("mla_absorb: q {}, kv_b [{}, {}], nope {}, out {} do not fit together",
-                        to_string(q), kv_b.out, kv_b.in, nope, to_string(out)));
+  const bool fits = q.shape.rank == 3 && out.shape.rank == 3 && q.shape[2] >= nope &&
+                    out.shape[0] == q.shape[0] && out.shape[1] == heads &&
+                    out.shape[2] == kv_b.in && kv_b.out % heads == 0 && kv_b.out / heads >= nope;
+  if (!fits) {
+    throw Fault(fmt::format("mla_absorb: q {}, kv_b [{}, {}], nope {}, out {} do not fit together",
+                            to_string(q), kv_b.out, kv_b.in, nope, to_string(out)));
+  }
   run(context, {.kv_b = kv_b,
                 .x = q,
                 .out = out,
@@ -261,11 +263,13 @@ void fast_mla_absorb(const KernelContext& context, const Tensor& q, const ops::L
 void fast_mla_expand(const KernelContext& context, const Tensor& o_latent, const ops::Linear& kv_b,
                      int64_t nope, const Tensor& out) {
   const int64_t heads = o_latent.shape[1];
-  invariant(o_latent.shape.rank == 3 && out.shape.rank == 3 && o_latent.shape[2] == kv_b.in &&
-                out.shape[0] == o_latent.shape[0] && out.shape[1] == heads &&
-                kv_b.out == heads * (nope + out.shape[2]),
-            fmt::format("mla_expand: õ {}, kv_b [{}, {}], nope {}, out {} do not fit together",
-                        to_string(o_latent), kv_b.out, kv_b.in, nope, to_string(out)));
+  const bool fits = o_latent.shape.rank == 3 && out.shape.rank == 3 &&
+                    o_latent.shape[2] == kv_b.in && out.shape[0] == o_latent.shape[0] &&
+                    out.shape[1] == heads && kv_b.out == heads * (nope + out.shape[2]);
+  if (!fits) {
+    throw Fault(fmt::format("mla_expand: õ {}, kv_b [{}, {}], nope {}, out {} do not fit together",
+                            to_string(o_latent), kv_b.out, kv_b.in, nope, to_string(out)));
+  }
   run(context, {.kv_b = kv_b,
                 .x = o_latent,
                 .out = out,

@@ -17,12 +17,16 @@ void attend(const KernelContext& context, const Tensor& q_latent, const Tensor& 
             const ops::MlaCache& cache, const ops::Batch& batch, const ops::AttentionSpec& spec,
             const Tensor& out, const Tensor& lse) {
   const int64_t lora = q_latent.shape[2], rope = q_pe.shape[2];
-  invariant(q_latent.shape.rank == 3 && q_pe.shape.rank == 3 && cache.latent.shape.rank == 3 &&
-                cache.latent.shape[2] == lora && cache.rope.shape[2] == rope &&
-                cache.rope.shape[1] == cache.latent.shape[1] && out.shape == q_latent.shape,
-            fmt::format("mla_attention: q {} and {}, cache {} and {}, out {} do not fit together",
-                        to_string(q_latent), to_string(q_pe), to_string(cache.latent),
-                        to_string(cache.rope), to_string(out)));
+  const bool fits = q_latent.shape.rank == 3 && q_pe.shape.rank == 3 &&
+                    cache.latent.shape.rank == 3 && cache.latent.shape[2] == lora &&
+                    cache.rope.shape[2] == rope && cache.rope.shape[1] == cache.latent.shape[1] &&
+                    out.shape == q_latent.shape;
+  if (!fits) {
+    throw Fault(
+        fmt::format("mla_attention: q {} and {}, cache {} and {}, out {} do not fit together",
+                    to_string(q_latent), to_string(q_pe), to_string(cache.latent),
+                    to_string(cache.rope), to_string(out)));
+  }
   Problem problem;
   attention::TileShape& shape = problem.shape;
   shape.mla = true;

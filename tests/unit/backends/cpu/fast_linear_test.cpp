@@ -147,7 +147,8 @@ TEST(FastLinear, ARowsBitsDependOnNothingElse) {
 
 // More columns than a kernel keeps at once, by one thread; with scales along k, by several.
 TEST(FastLinear, ARowsBitsDependOnNothingElseInManyColumns) {
-  for (const Form& w : {code_form(grids::row), code_form(grids::group128), bf16_form}) {
+  for (const Form& w : {code_form(grids::row), code_form(grids::group128), bf16_form,
+                        code_form(grids::row, Code::e5m2), code_form(grids::row, Code::i8)}) {
     expect_same_bits(LinearProblem(code_form(grids::row), w, 40, 2215, 130), {1, 2, 3, 16, 17});
   }
   for (const Form& w : {code_form(grids::block128), code_form(grids::group128)}) {
