@@ -24,7 +24,8 @@ enum TokenType : int64_t {
 };
 
 constexpr int64_t kMostTokens = int64_t{1} << 22;
-constexpr size_t kLongestMerged = 256;  // bytes of a token that is put together of others
+constexpr size_t kLongestMerged = 256;           // bytes of a token that is put together of others
+constexpr size_t kMostMerges = size_t{1} << 22;  // vocabularies have some two a token
 
 constexpr const char* kLlama3 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
@@ -252,6 +253,11 @@ OrderedJson merges_of_scores(const Metadata& meta, const Vocabulary& vocabulary)
       const auto left = ids.find(token.substr(0, cuts[i])), right = ids.find(token.substr(cuts[i]));
       if (left == ids.end() || right == ids.end()) continue;
       const auto length = static_cast<ptrdiff_t>(i) + 1;
+      if (ways.size() == kMostMerges) {
+        meta.refuse(key, "the tokens are put together of each other in too many ways",
+                    fmt::format("over {} by token {}", kMostMerges, id),
+                    fmt::format("at most {}", kMostMerges));
+      }
       ways.push_back({left->first, right->first, id, left->second, right->second, length,
                       std::ssize(cuts) + 1 - length, scores[id]});
     }

@@ -153,6 +153,21 @@ TEST(GgufTokenizer, WhatIsWrongIsNamed) {
                                           test::raw(0.0f) + test::raw(-1.0f)));
               }),
               testing::AllOf(HasSubstr("t.gguf"), HasSubstr("\"abc\""), HasSubstr("no merge")));
+  // Every string of up to 18 letters "a" and "b": 8 million ways to put one together.
+  std::vector<std::string> all = {"a", "b"};
+  for (size_t i = 0; all.back().size() < 18 || all.back().find('a') != std::string::npos; ++i) {
+    all.push_back(all[i] + "a");
+    all.push_back(all[i] + "b");
+  }
+  std::string scores = test::raw(uint32_t{6}) + test::raw(uint64_t{all.size()});
+  scores.resize(scores.size() + 4 * all.size());
+  EXPECT_THAT(error_of([&] {
+                tokenizer_of(GgufWriter()
+                                 .text("tokenizer.ggml.model", "llama")
+                                 .strings("tokenizer.ggml.tokens", all)
+                                 .add("tokenizer.ggml.scores", 9, scores));
+              }),
+              testing::AllOf(HasSubstr("t.gguf"), HasSubstr("too many ways")));
   EXPECT_THAT(error_of([] { tokenizer_of(GgufWriter().text("tokenizer.ggml.model", "bert")); }),
               HasSubstr("bert"));
 }
