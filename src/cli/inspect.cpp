@@ -114,17 +114,15 @@ void read_twin(const OpenModel& open, const std::string& own, const std::string&
   facts.twin = offline::compare_with_twin(*model, *model::open_weights(path));
   // As the files have them: what this run overrides is no fault of theirs.
   append(offline::diagnose_twin(model::read_config(own), model::read_config(path)), facts);
-  const double most = offline::most_error(open.config());
   for (const offline::TwinError& error : facts.twin) {
-    if (error.relative_rms <= most) continue;
+    if (error.relative_rms <= offline::most_error(open.config(), error.module)) continue;
     facts.findings.push_back(
         {offline::Severity::wrong, "twin", error.module,
          fmt::format("differs from the 16-bit weight by {:.1f} % (its size is {:.3f} times that "
                      "one's)",
                      100.0 * error.relative_rms, error.norm_ratio),
          "check that the two checkpoints belong together; if they do, this one was written "
-         "wrongly: "
-         "quantize again"});
+         "wrongly: quantize the 16-bit one again"});
   }
 }
 

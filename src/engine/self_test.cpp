@@ -84,9 +84,11 @@ model::ModelConfig small_version(const model::ModelConfig& config) {
     for (int64_t& window : small.windows) window = std::min<int64_t>(window, kPrompt / 2);
   }
   small.quant.reset();
-  if (config.quant && !config.quant->packing) {
+  if (!config.quant) return small;
+  for (const model::QuantGroup& group : config.quant->groups) {
+    if (group.packing || !group.format.weight) continue;
     try {
-      return model::with_scheme(small, config.quant->format);
+      return model::with_scheme(small, group.format);
     } catch (const Error&) {
       // A format that is read and that no schema of ours writes: 16-bit weights, as above.
     }

@@ -94,12 +94,13 @@ class Binder {
   void refuse_integers(const ops::Linear& linear) const;
   void report_high_linears(std::vector<std::string>& notices) const;
   // Error for codes without a quantization_config, of a module that it leaves out, or of another
-  // type than it says.
-  void require_codes(const std::string& module, const Tensor& codes) const;
+  // type than it says; else the format of the codes.
+  QuantFormat require_codes(const std::string& module, const Tensor& codes) const;
   void bind_codes(ops::Linear& linear, const Tensor& codes);
   bool bind_packed(ops::Linear& linear, bool bias);
   void bind_plain(ops::Linear& linear, const Tensor& stored);
-  void require_ignored(const ops::Linear& linear, const Tensor& stored) const;
+  void require_ignored(const ops::Linear& linear, const Tensor& stored,
+                       const QuantGroup& group) const;
   void quantize_online(ops::Linear& linear, const Tensor& stored, const QuantFormat& format);
 
   ModelConfig config_;

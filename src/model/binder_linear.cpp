@@ -50,14 +50,14 @@ std::vector<float> Binder::stored_scales(const std::string& module, const QuantF
     if (found) name = module + suffix;
   }
   if (!found) {
-    throw Error({.what = "a quantized weight has no scale",
-                 .where = fmt::format("tensor '{}.weight' in {}", module,
-                                      source_->locate(module + ".weight")),
-                 .value = fmt::format("no tensor '{}'", name),
-                 .accepted = fmt::format("scales of shape [{}, {}] for {}", cells.rows, cells.cols,
-                                         to_string(format)),
-                 .fix = "quantize the checkpoint again, or name the module in the ignore list of "
-                        "quantization_config and store it in 16 bits"});
+    throw Error(
+        {.what = "a quantized weight has no scale",
+         .where =
+             fmt::format("tensor '{}.weight' in {}", module, source_->locate(module + ".weight")),
+         .value = fmt::format("no tensor '{}'", name),
+         .accepted = fmt::format("scales of shape [{}, {}] for {}", cells.rows, cells.cols,
+                                 to_string(format)),
+         .fix = "check that all shards are there, or quantize the 16-bit checkpoint again"});
   }
   const std::string where = fmt::format("tensor '{}' in {}", name, source_->locate(name));
   if (!fits_cells(found->shape, cells)) {
@@ -85,7 +85,7 @@ std::vector<float> Binder::stored_scales(const std::string& module, const QuantF
                  .where = fmt::format("{}, element {}", where, i),
                  .value = fmt::format("{}", scales[i]),
                  .accepted = "finite numbers above 0",
-                 .fix = "quantize the checkpoint again: a zero block gets the scale 1"});
+                 .fix = "quantize the 16-bit checkpoint again: a zero block gets the scale 1"});
   }
   return scales;
 }
@@ -93,19 +93,18 @@ std::vector<float> Binder::stored_scales(const std::string& module, const QuantF
 Tensor Binder::head(const std::string& module, int64_t out, int64_t in) {
   const std::string name = module + ".weight";
   const FindPart find_part = [&](const std::string& part) { return find(part, {}); };
-  if (config_.quant && config_.quant->packing &&
-      has(module + std::string(packed_suffix(*config_.quant->packing)), {})) {
+  const QuantGroup* group = config_.quant ? group_of(*config_.quant, module) : nullptr;
+  if (group && group->packing && has(module + std::string(packed_suffix(*group->packing)), {})) {
     const UnpackedWeight weight =
-        unpack_weight(*config_.quant->packing, module, out, in, find_part, *source_);
+        unpack_weight(*group->packing, module, out, in, find_part, *source_);
     find_part(module + ".weight_shape");
     std::vector<std::byte> values = expand(weight, out, in);
-    quantized_head_ = to_string(*config_.quant->format.weight);
+    quantized_head_ = to_string(*group->format.weight);
     return copy_to_device(Tensor(values.data(), weight.scale_type, {out, in}), "weights");
   }
   const Tensor& stored = require(name, {out, in});
   if (!is_code(stored.type)) return plain(name, {out, in}, Role::lm_head);
-  require_codes(module, stored);
-  const QuantFormat& format = *config_.quant->format.weight;
+  const QuantFormat format = require_codes(module, stored);
   const std::vector<float> scales = stored_scales(module, format, out, in);
   const auto count = static_cast<size_t>(out * in);
   std::vector<float> values(count);
@@ -116,7 +115,7 @@ Tensor Binder::head(const std::string& module, int64_t out, int64_t in) {
   return copy_to_device(Tensor(rounded.data(), DType::bf16, {out, in}), "weights");
 }
 
-void Binder::require_codes(const std::string& module, const Tensor& codes) const {
+QuantFormat Binder::require_codes(const std::string& module, const Tensor& codes) const {
   const std::string name = module + ".weight";
   const auto fail = [&](std::string what, std::string accepted, std::string fix) {
     throw Error({.what = std::move(what),
@@ -133,19 +132,30 @@ void Binder::require_codes(const std::string& module, const Tensor& codes) const
   if (ignores(*config_.quant, module)) {
     fail(fmt::format("a module on the ignore list is stored in {}",
                      is_fp8(codes.type) ? "FP8" : "INT8"),
-         std::string(kFloatTypes), "take the module off the ignore list, or store it in 16 bits");
+         std::string(kFloatTypes),
+         fmt::format("take '{}' from the 16-bit checkpoint, or quantize that one again with the "
+                     "module left out; off the list, the module runs as it is stored",
+                     name));
   }
-  const DType wanted = dtype_of(config_.quant->format.weight->code);
+  const QuantGroup* group = group_of(*config_.quant, module);
+  if (!group || !group->format.weight) {
+    fail(fmt::format("a weight is stored in {}, and {} of quantization_config says its format",
+                     is_fp8(codes.type) ? "FP8" : "INT8",
+                     group ? fmt::format("no \"weights\" of {}", group->name) : "no group"),
+         std::string(kFloatTypes),
+         fmt::format("add '{}' to the \"targets\" of the group that it was quantized by", module));
+  }
+  const DType wanted = dtype_of(group->format.weight->code);
   if (codes.type != wanted) {
     fail("a weight is stored in another type than quantization_config says",
          std::string(safetensors_name(wanted)),
          "check \"fmt\" of quantization_config, which is e4m3 where it is absent, or \"type\"");
   }
+  return *group->format.weight;
 }
 
 void Binder::bind_codes(ops::Linear& linear, const Tensor& codes) {
-  require_codes(linear.name, codes);
-  const QuantFormat& format = *config_.quant->format.weight;
+  const QuantFormat format = require_codes(linear.name, codes);
   std::vector<float> scales = stored_scales(linear.name, format, linear.out, linear.in);
   const ScaleShape cells = scale_shape(format.grid, linear.out, linear.in);
   linear.quant = {
@@ -169,8 +179,9 @@ void Binder::bind_codes(ops::Linear& linear, const Tensor& codes) {
 }
 
 bool Binder::bind_packed(ops::Linear& linear, bool bias) {
-  if (!config_.quant || !config_.quant->packing) return false;
-  const Packing& packing = *config_.quant->packing;
+  const QuantGroup* group = config_.quant ? group_of(*config_.quant, linear.name) : nullptr;
+  if (!group || !group->packing) return false;
+  const Packing& packing = *group->packing;
   const std::string& module = linear.name;
   if (!has(module + std::string(packed_suffix(packing)), {})) return false;
   const FindPart find_part = [&](const std::string& name) { return find(name, {}); };
@@ -239,16 +250,24 @@ void Binder::quantize_online(ops::Linear& linear, const Tensor& stored, const Qu
 }
 
 // compressed-tensors names every module that it leaves alone; the others leave it to the types.
-void Binder::require_ignored(const ops::Linear& linear, const Tensor& stored) const {
+void Binder::require_ignored(const ops::Linear& linear, const Tensor& stored,
+                             const QuantGroup& group) const {
   if (config_.quant->schema != QuantConfig::Schema::compressed_tensors) return;
   const std::string name = linear.name + ".weight";
-  throw Error(
-      {.what = "a module that is not on the ignore list is stored in 16 bits",
-       .where = fmt::format("tensor '{}' in {}", name, source_->locate(name)),
-       .value = std::string(safetensors_name(stored.type)),
-       .accepted = fmt::format("{} with its scales",
-                               safetensors_name(dtype_of(config_.quant->format.weight->code))),
-       .fix = "add the module to the ignore list of quantization_config"});
+  if (!group.format.weight) {
+    throw Error({.what = "a group of linears has no quantized weights",
+                 .where = fmt::format("quantization_config, '{}', which holds '{}'", group.name,
+                                      linear.name),
+                 .value = "\"weights\" is null",
+                 .accepted = "weights, or targets that are no linears",
+                 .fix = "put the module on the ignore list: it is then computed in 16 bits"});
+  }
+  throw Error({.what = "a module that is not on the ignore list is stored in 16 bits",
+               .where = fmt::format("tensor '{}' in {}", name, source_->locate(name)),
+               .value = std::string(safetensors_name(stored.type)),
+               .accepted = fmt::format("{} with its scales",
+                                       safetensors_name(dtype_of(group.format.weight->code))),
+               .fix = "add the module to the ignore list of quantization_config"});
 }
 
 void Binder::bind_plain(ops::Linear& linear, const Tensor& stored) {
@@ -256,7 +275,9 @@ void Binder::bind_plain(ops::Linear& linear, const Tensor& stored) {
   if (!config_.quant) return;
   linear.input.reset();  // kept high by the checkpoint, its input as well
   if (!is_quantizable(linear.role) || may_ignore(*config_.quant, linear.name)) return;
-  require_ignored(linear, stored);
+  const QuantGroup* group = group_of(*config_.quant, linear.name);
+  if (!group) return;
+  require_ignored(linear, stored, *group);
   if (++high_linears_ == 1) first_high_ = linear.name;
 }
 

@@ -74,6 +74,14 @@ struct Packing {
   int zero_offset = 0;     // to add to stored zero points
 };
 
+// Linears that a checkpoint stores in one format.
+struct QuantGroup {
+  std::string name;                  // "group_0", as its dialect calls it; "" = it has but one
+  std::vector<std::string> targets;  // as written: quant_schema's group_of(); empty = every linear
+  LinearFormat format;               // of those that are not ignored
+  std::optional<Packing> packing;    // of their weights; absent: one code a byte
+};
+
 // `quantization_config`, whichever schema wrote it: see model/quant_schema.h.
 struct QuantConfig {
   enum class Schema : uint8_t { fp8, compressed_tensors, modelopt, awq, gptq };
@@ -81,8 +89,7 @@ struct QuantConfig {
   enum class Names : uint8_t { full, parts, targets, wildcards };
   Schema schema = Schema::fp8;
   Names names = Names::parts;
-  LinearFormat format;               // of every linear that is not ignored
-  std::optional<Packing> packing;    // of their weights; absent: one code a byte
+  std::vector<QuantGroup> groups;    // at least one; linears of none stay in 16 bits
   std::vector<std::string> ignored;  // as written; matched by quant_schema's ignores()
   std::string scale_suffix;          // ".weight_scale_inv" or ".weight_scale"
   std::vector<std::string> notes;    // what it says beside the format, for people

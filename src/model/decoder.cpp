@@ -40,6 +40,10 @@ Decoder::Decoder(Binder& binder, DecoderWeights weights)
       notices.push_back("quantization_config ignores '" + shortened(std::move(pattern), 200) +
                         "', which matches no module");
     }
+    for (std::string& target : unmatched_targets(*config_.quant, modules)) {
+      notices.push_back("quantization_config: " + shortened(std::move(target), 200) +
+                        " matches no module");
+    }
   }
   for (std::string& notice : notices) notice = shortened(std::move(notice), 1000);
 }

@@ -61,8 +61,8 @@ std::optional<std::string> regex_fault(const std::string& pattern) {
 
 bool regex_matches_start(const std::string& pattern, std::string_view text) {
   const auto fail = [&](std::string what) {
-    throw Error({.what = "a regular expression of the ignore list does not work",
-                 .where = fmt::format("quantization_config, ignore, 're:{}'", pattern),
+    throw Error({.what = "a regular expression for names of modules does not work",
+                 .where = fmt::format("quantization_config, 're:{}'", pattern),
                  .value = std::move(what),
                  .accepted = "a regular expression that PCRE2 reads and that needs few steps"});
   };

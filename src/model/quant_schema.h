@@ -24,6 +24,18 @@ QuantConfig read_modelopt_file(const nlohmann::json& object, const std::string& 
 nlohmann::ordered_json write_quant_config(const LinearFormat& format,
                                           const std::vector<std::string>& ignored);
 
+// The group that holds this module by its targets, whether or not it is ignored; nullptr if none
+// does. As compressed-tensors chooses: a group that names the module goes before one with a regular
+// expression for it (of several, the first in the order of their text), and that before one with
+// its class, "Linear". A name or expression may be of a module that engines make of several:
+// "qkv_proj" for q_proj.
+const QuantGroup* group_of(const QuantConfig& config, std::string_view module);
+
+// Targets of groups with weights that match none of these modules, with their group's name:
+// "group_1's target 're:.*mpl.*'".
+std::vector<std::string> unmatched_targets(const QuantConfig& config,
+                                           const std::vector<std::string>& modules);
+
 // Whether the checkpoint's ignore list names this module ("model.layers.0.mlp.gate"), by the rules
 // of its dialect (quant/ignore_list.h).
 bool ignores(const QuantConfig& config, std::string_view module);

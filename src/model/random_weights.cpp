@@ -102,7 +102,9 @@ bool RandomWeights::is_quantized(std::string_view name) const {
   const std::string_view last = module.substr(module.rfind('.') + 1);
   const bool linear =
       last.find("_proj") != last.npos || last == "w1" || last == "w2" || last == "w3";
-  return quant_ && linear && !ignores(*quant_, module);
+  if (!quant_ || !linear || ignores(*quant_, module)) return false;
+  const QuantGroup* group = group_of(*quant_, module);
+  return group && group->format.weight;
 }
 
 std::optional<RandomWeights::Kind> RandomWeights::kind_of(std::string_view name,
@@ -118,14 +120,16 @@ std::optional<RandomWeights::Kind> RandomWeights::kind_of(std::string_view name,
     const auto weight =
         tensors_.find(fmt::format("{}.weight", module_of(name, quant_->scale_suffix)));
     const int64_t in = weight == tensors_.end() ? 4096 : weight->second.cols();
+    const QuantGroup* group = group_of(*quant_, module_of(name, quant_->scale_suffix));
+    if (!group || !group->format.weight) return std::nullopt;
     const float scale =
-        1.0f / (code_deviation(quant_->format.weight->code) * std::sqrt(static_cast<float>(in)));
+        1.0f / (code_deviation(group->format.weight->code) * std::sqrt(static_cast<float>(in)));
     return Kind{DType::f32, scale, scale / 8};
   }
   if (name.ends_with("norm.weight")) return Kind{DType::bf16, 1, 0.1f};
   if (!name.ends_with(".weight")) return Kind{DType::f32, 0, 0.02f};  // biases
   if (is_quantized(name)) {
-    const Code code = quant_->format.weight->code;
+    const Code code = group_of(*quant_, module_of(name, ".weight"))->format.weight->code;
     return Kind{dtype_of(code), 0, code_deviation(code)};
   }
   return Kind{DType::bf16, 0,

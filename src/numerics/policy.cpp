@@ -74,6 +74,7 @@ bool matches(const PolicyRow& row, Role role, std::string_view module) {
   // A row such as {"name": "model.layers.0.*", "weight": ...} means the layer's linears; its norms
   // and router match the name too, but become FP8 at most by a row of their own role.
   if (!row.role && !is_16bit(row.format) && !is_quantizable(role)) return false;
+  if (row.holds && !row.holds(module)) return false;
   return row.name.empty() || glob_matches(row.name, module);
 }
 

@@ -3,6 +3,7 @@
 // planner and evaluator all ask the same resolve().
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -42,6 +43,7 @@ struct PolicyRow {
   LinearFormat format;  // both parts absent = keep 16-bit (or 32-bit for router and norms)
   std::string reason;
   std::string origin;  // "default", "config.json", "--policy FILE", ...
+  std::function<bool(std::string_view module)> holds = {};  // beside the glob; absent = always
 };
 
 struct Policy {

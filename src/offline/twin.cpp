@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "model/binder.h"
+#include "model/quant_schema.h"
 #include "numerics/quantize.h"
 
 namespace octet::offline {
@@ -64,16 +65,18 @@ std::vector<TwinError> compare_with_twin(const model::Model& model,
   for (const model::LinearUse& use : model.linears()) {
     const ops::Linear& linear = *use.linear;
     // Packed weights may have been expanded.
-    const bool packed = quant && quant->packing && is_quantizable(linear.role);
+    const model::QuantGroup* group = quant ? model::group_of(*quant, linear.name) : nullptr;
+    const bool packed = group && group->packing && is_quantizable(linear.role);
     if (linear.quant || packed) errors.push_back(error_of(linear, twin_of(linear, twin)));
   }
   return errors;
 }
 
-double most_error(const model::ModelConfig& config) {
-  if (!config.quant) return 0.0;
+double most_error(const model::ModelConfig& config, std::string_view module) {
+  const model::QuantGroup* group = config.quant ? model::group_of(*config.quant, module) : nullptr;
+  if (!group) return 0.0;
   // E4M3 has 2.6 %, E5M2 5.2 %, INT8 less; 4 bits in groups of 128 have 12 %.
-  if (config.quant->packing && config.quant->packing->bits == 4) return 0.25;
+  if (group->packing && group->packing->bits == 4) return 0.25;
   return 0.12;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/checkpoint.h"
@@ -24,6 +25,6 @@ std::vector<TwinError> compare_with_twin(const model::Model& model,
 
 // The error that a sound quantization stays below: twice and more what its format costs on Gaussian
 // weights (models' own lie near it).
-double most_error(const model::ModelConfig& config);
+double most_error(const model::ModelConfig& config, std::string_view module);
 
 }  // namespace octet::offline

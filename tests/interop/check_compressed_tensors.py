@@ -7,8 +7,9 @@ Needs torch, transformers, safetensors and compressed-tensors. Makes a tiny Llam
     1. quantizes it with every scheme of `octet quantize` that is written in compressed-tensors' schema;
        their package reads config.json and decompresses every weight, which must equal code * scale as
        Octet defines it, and lie near the original;
-    2. compresses it with their package, once a preset; `octet inspect --twin` compares every weight that
-       Octet reads with the one that their package decompresses. They must be the same.
+    2. compresses it with their package, once a preset, and in groups of several presets whose targets
+       are names, expressions and a class; `octet inspect --twin` compares every weight that Octet reads
+       with the one that their package decompresses. They must be the same.
 Prints one line a format and fails if one is off.
 """
 
@@ -24,6 +25,7 @@ import transformers
 from compressed_tensors.compressors import mxfp8, naive_quantized, pack_quantized
 from compressed_tensors.quantization import QuantizationConfig, preset_name_to_scheme
 from compressed_tensors.quantization.utils import calculate_qparams
+from compressed_tensors.utils.match import match_targets
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -31,6 +33,18 @@ from transformers import LlamaConfig, LlamaForCausalLM
 # scheme: least signal to noise in dB
 OURS = {"fp8_channel": 31, "fp8_group": 31, "fp8_tensor": 31, "fp8_w8a16": 31, "mxfp8": 31, "int8": 38}
 THEIRS = ["FP8", "FP8_DYNAMIC", "FP8_BLOCK", "MXFP8", "INT8", "W4A16", "W4A16_ASYM", "W8A16"]
+# preset: its targets. Modules that none of them names stay as they are.
+GROUPS = {
+    "by pattern": {"FP8_DYNAMIC": ["re:.*self_attn.*"], "FP8_BLOCK": ["re:.*mlp.*"]},
+    "some": {"FP8_DYNAMIC": ["re:.*(gate|up)_proj$"]},
+    "by name": {
+        "FP8_DYNAMIC": ["Linear"],
+        "W4A16": ["re:.*layers.0.mlp.down_proj"],
+        "INT8": ["model.layers.1.mlp.down_proj", "model.layers.1.self_attn.o_proj"],
+    },
+    # Two expressions for one module: the first as text.
+    "twice": {"FP8_BLOCK": ["re:.*q_proj"], "FP8_DYNAMIC": ["re:.*_attn.*", "re:.*mlp.*"]},
+}
 COMPRESSORS = {
     "float-quantized": naive_quantized.FloatQuantizationCompressor,
     "int-quantized": naive_quantized.IntQuantizationCompressor,
@@ -119,21 +133,27 @@ def scales_of(weight: torch.Tensor, args) -> tuple[torch.Tensor, torch.Tensor]:
     return calculate_qparams(low, high, args)
 
 
-def we_read_theirs(octet: str, source: pathlib.Path, out: pathlib.Path, preset: str) -> bool:
-    group = preset_name_to_scheme(preset, ["Linear"])
-    args = group.weights
-    weights_only = group.input_activations is None
-    if args.type == "int":
-        form = "pack-quantized" if weights_only else "int-quantized"
-    else:
-        form = "mxfp8-quantized" if preset == "MXFP8" else "float-quantized"
+def form_of(preset: str, group) -> str:
+    if group.weights.type == "int":
+        return "pack-quantized" if group.input_activations is None else "int-quantized"
+    return "mxfp8-quantized" if preset == "MXFP8" else "float-quantized"
+
+
+def we_read_theirs(octet: str, source: pathlib.Path, out: pathlib.Path, targets: dict[str, list[str]]) -> bool:
+    groups = {preset: preset_name_to_scheme(preset, names) for preset, names in targets.items()}
+    forms = {preset: form_of(preset, group) for preset, group in groups.items()}
+    owner = {target: preset for preset, names in targets.items() for target in names}
     plain = {name: t.float() for name, t in read(source).items()}
-    packed, twin = {}, dict(plain)
+    packed, twin, quantized = {}, dict(plain), 0
     for name, tensor in plain.items():
         module = name.removesuffix(".weight")
-        if "_proj." not in name:
+        matched = match_targets(module, torch.nn.Linear(1, 1), owner) if "_proj." in name else []
+        if not matched:
             packed[name] = tensor.bfloat16()
             continue
+        quantized += 1
+        preset = owner[matched[0]]
+        group, form, args = groups[preset], forms[preset], groups[preset].weights
         scale, zero = scales_of(tensor, args)
         # Scales have the model's type.
         state = {"weight": tensor, "weight_scale": scale.bfloat16(), "weight_zero_point": zero.to(torch.int8)}
@@ -147,7 +167,15 @@ def we_read_theirs(octet: str, source: pathlib.Path, out: pathlib.Path, preset: 
     out.mkdir()
     save_file(packed, out / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((source / "config.json").read_text())
-    quant = QuantizationConfig(config_groups={"group_0": group}, format=form, ignore=["lm_head"], quantization_status="compressed")
+    mixed = len(set(forms.values())) > 1
+    for preset, group in groups.items():
+        group.format = forms[preset] if mixed else None
+    quant = QuantizationConfig(
+        config_groups={f"group_{i}": group for i, group in enumerate(groups.values())},
+        format="mixed-precision" if mixed else next(iter(forms.values())),
+        ignore=["lm_head"],
+        quantization_status="compressed",
+    )
     config["quantization_config"] = json.loads(quant.model_dump_json())
     (out / "config.json").write_text(json.dumps(config, indent=2))
     other = out.with_name(out.name + "-twin")
@@ -155,13 +183,14 @@ def we_read_theirs(octet: str, source: pathlib.Path, out: pathlib.Path, preset: 
     save_file(twin, other / "model.safetensors", metadata={"format": "pt"})
     (other / "config.json").write_text((source / "config.json").read_text())
     run = subprocess.run([octet, "inspect", out, "--twin", other, "--json", "-"], capture_output=True, text=True)
+    form = quant.format
     if run.returncode != 0:
-        print(f"FAIL we read theirs    {preset:12} {form:16} {run.stderr.strip()}")
+        print(f"FAIL we read theirs    {out.name:12} {form:16} {run.stderr.strip()}")
         return False
     report = json.loads(run.stdout)
     worst = max(entry["relative_rms"] for entry in report["twin"])
-    good = worst == 0 and len(report["twin"]) == 14
-    print(f"{'ok  ' if good else 'FAIL'} we read theirs    {preset:12} {form:16} {len(report['twin'])} weights, worst difference {worst:.2g}")
+    good = worst == 0 and len(report["twin"]) == quantized
+    print(f"{'ok  ' if good else 'FAIL'} we read theirs    {out.name:12} {form:16} {len(report['twin'])} weights, worst difference {worst:.2g}")
     return good
 
 
@@ -177,7 +206,9 @@ def main() -> None:
         for scheme, least in OURS.items():
             good &= they_read_ours(octet, root / "plain", root / scheme, scheme, least)
         for preset in THEIRS:
-            good &= we_read_theirs(octet, root / "plain", root / preset, preset)
+            good &= we_read_theirs(octet, root / "plain", root / preset, {preset: ["Linear"]})
+        for label, targets in GROUPS.items():
+            good &= we_read_theirs(octet, root / "plain", root / label, targets)
     sys.exit(0 if good else 1)
 
 

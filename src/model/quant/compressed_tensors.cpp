@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "model/name_pattern.h"
 #include "model/packed_weights.h"
@@ -131,18 +132,18 @@ Packing packing_of(const JsonView& view, const Args& args) {
           .symmetric = args.symmetric};
 }
 
-void set_weights(const JsonView& view, const std::string& format, QuantConfig& config) {
+void set_weights(const JsonView& view, const std::string& format, QuantGroup& group) {
   const Args args = read_args(view);
   if (args.dynamic) view.refuse("dynamic", "scales of weights are stored, not dynamic", "false");
   if (format == "pack-quantized") {
-    config.packing = packing_of(view, args);
-    config.format.weight = unpacked_format(*config.packing);
+    group.packing = packing_of(view, args);
+    group.format.weight = unpacked_format(*group.packing);
     return;
   }
   if (args.bits != 8) view.refuse("num_bits", "4-bit weights must be packed", "8");
   require_symmetric(view, args);
-  config.format.weight = args.format(weight_grid(view, args));
-  if (format == "mxfp8-quantized") config.format.weight->scale = ScaleType::e8m0;
+  group.format.weight = args.format(weight_grid(view, args));
+  if (format == "mxfp8-quantized") group.format.weight->scale = ScaleType::e8m0;
 }
 
 void set_input(const JsonView& view, LinearFormat& format) {
@@ -197,24 +198,67 @@ void refuse_other_compressions(const JsonView& view) {
   }
 }
 
-// A config has one group, or its modules would have different formats.
-JsonView the_group(const JsonView& groups, const JsonView& config) {
-  if (groups.json().size() != 1) {
-    config.refuse("config_groups", "Octet supports one group of modules, all alike",
-                  "one group with the target \"Linear\"");
-  }
-  return groups.at(groups.json().begin().key());
-}
-
-void check_ignored(const JsonView& view, const std::vector<std::string>& ignored) {
-  for (const std::string& entry : ignored) {
+std::vector<std::string> read_entries(const JsonView& view, std::string_view key) {
+  std::vector<std::string> entries = read_names(view, key);
+  for (const std::string& entry : entries) {
     if (!entry.starts_with("re:")) continue;
     if (const auto fault = regex_fault(entry.substr(3))) {
-      view.refuse("ignore",
-                  fmt::format("'{}' is not a valid regular expression: {}", entry, *fault),
-                  "module names, and re: with a regular expression");
+      view.refuse(key, fmt::format("'{}' is not a valid regular expression: {}", entry, *fault),
+                  "names of modules or classes, and re: with a regular expression");
     }
   }
+  return entries;
+}
+
+QuantGroup read_group(const JsonView& view, const std::string& name, const JsonView& config) {
+  QuantGroup group{
+      .name = name, .targets = read_entries(view, "targets"), .format = {}, .packing = {}};
+  if (group.targets.empty()) {
+    view.refuse("targets", "a group of modules has no targets",
+                "\"Linear\", names of modules, or re: with a regular expression");
+  }
+  if (view.has("output_activations")) {
+    view.refuse("output_activations", "quantized outputs are not supported", "null");
+  }
+  // Without weights it is of attention, whose cache has scales of its own.
+  if (const auto weights = view.find("weights")) {
+    set_weights(*weights, read_format(config, view), group);
+    if (const auto input = view.find("input_activations")) set_input(*input, group.format);
+  }
+  return group;
+}
+
+// One target in two groups says two things of the same modules.
+void refuse_shared_targets(const JsonView& view, const std::vector<QuantGroup>& groups) {
+  std::map<std::string_view, const QuantGroup*> owners;
+  for (const QuantGroup& group : groups) {
+    for (const std::string& target : group.targets) {
+      const QuantGroup& owner = *owners.emplace(target, &group).first->second;
+      if (owner.format == group.format && owner.packing.has_value() == group.packing.has_value()) {
+        continue;
+      }
+      view.refuse("config_groups",
+                  fmt::format("{} and {} both have the target '{}', and different formats ({}; {})",
+                              owner.name, group.name, target, to_string(owner.format),
+                              to_string(group.format)),
+                  "each target in one group");
+    }
+  }
+}
+
+std::vector<QuantGroup> read_groups(const JsonView& view) {
+  const JsonView all = view.at("config_groups");
+  std::vector<QuantGroup> groups;
+  for (const auto& [name, group] : all.json().items()) {
+    groups.push_back(read_group(all.at(name), name, view));
+  }
+  const auto has_weights = [](const QuantGroup& group) { return group.format.weight.has_value(); };
+  if (std::ranges::none_of(groups, has_weights)) {
+    view.refuse("config_groups", "no group of modules has quantized weights",
+                "one group or more with \"targets\" and \"weights\"");
+  }
+  refuse_shared_targets(view, groups);
+  return groups;
 }
 
 // --- writing ------------------------------------------------------------------------------------
@@ -265,25 +309,12 @@ const char* storage_of(const QuantFormat& weight) {
 
 QuantConfig read_compressed_config(const JsonView& view) {
   refuse_other_compressions(view);
-  const JsonView group = the_group(view.at("config_groups"), view);
-  const std::string format = read_format(view, group);
-  const auto targets = group.get<std::vector<std::string>>("targets");
-  if (std::ranges::find(targets, "Linear") == targets.end()) {
-    group.refuse("targets", "Octet supports only groups that hold every linear layer",
-                 "[\"Linear\"], with the exceptions in \"ignore\"");
-  }
-  if (group.has("output_activations")) {
-    group.refuse("output_activations", "quantized outputs are not supported", "null");
-  }
-
   QuantConfig config;
   config.schema = QuantConfig::Schema::compressed_tensors;
   config.names = QuantConfig::Names::targets;
   config.scale_suffix = ".weight_scale";
-  set_weights(group.at("weights"), format, config);
-  if (const auto input = group.find("input_activations")) set_input(*input, config.format);
-  config.ignored = read_names(view, "ignore");
-  check_ignored(view, config.ignored);
+  config.groups = read_groups(view);
+  config.ignored = read_entries(view, "ignore");
   if (view.has("kv_cache_scheme")) config.notes.emplace_back(kKvNote);
   return config;
 }

@@ -45,6 +45,7 @@ QuantConfig read_fp8_config(const JsonView& view) {
   }
   if (view.has("kv_cache_scheme")) config.notes.emplace_back(kKvNote);
 
+  LinearFormat& format = config.groups.emplace_back().format;
   if (view.has("weight_block_size")) {
     if (activations != "dynamic") {
       view.refuse("activation_scheme", "block scales of weights need dynamic scales of activations",
@@ -52,20 +53,20 @@ QuantConfig read_fp8_config(const JsonView& view) {
     }
     const ScaleGrid block = read_block(view, "weight_block_size");
     config.scale_suffix = ".weight_scale_inv";
-    config.format.weight = QuantFormat{type, block, ScaleType::f32};
-    config.format.input = QuantFormat{Code::e4m3, {1, block.cols}, read_scale_fmt(view)};
+    format.weight = QuantFormat{type, block, ScaleType::f32};
+    format.input = QuantFormat{Code::e4m3, {1, block.cols}, read_scale_fmt(view)};
     return config;
   }
 
   config.scale_suffix = ".weight_scale";
-  config.format.weight = QuantFormat{type, grids::tensor, ScaleType::f32};
+  format.weight = QuantFormat{type, grids::tensor, ScaleType::f32};
   if (activations == "static") {
-    config.format.input = QuantFormat{Code::e4m3, grids::tensor, ScaleType::f32};
-    config.format.when = InputScale::calibrated;
+    format.input = QuantFormat{Code::e4m3, grids::tensor, ScaleType::f32};
+    format.when = InputScale::calibrated;
   } else {
     // One scale a token is finer than the one a tensor that the scheme asks for, and unlike it does
     // not depend on batch mates. vLLM does the same.
-    config.format.input = QuantFormat{Code::e4m3, grids::row, ScaleType::f32};
+    format.input = QuantFormat{Code::e4m3, grids::row, ScaleType::f32};
   }
   return config;
 }

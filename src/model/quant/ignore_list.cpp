@@ -1,5 +1,7 @@
 #include "model/quant/ignore_list.h"
 
+#include <utility>
+
 #include "model/name_pattern.h"
 
 namespace octet::model {
@@ -7,10 +9,31 @@ namespace {
 
 using Names = QuantConfig::Names;
 
-Match match_target(const std::string& entry, std::string_view module) {
-  const bool match = entry.starts_with("re:") ? regex_matches_start(entry.substr(3), module)
-                                              : entry == module || entry == "Linear";
-  return match ? Match::sure : Match::none;
+// What engines that run several linears as one call it: "a.qkv_proj" of "a.q_proj"; "" of others.
+std::string fused_name(std::string_view module) {
+  static constexpr std::pair<std::string_view, std::string_view> kFused[] = {
+      {"q_proj", "qkv_proj"},
+      {"k_proj", "qkv_proj"},
+      {"v_proj", "qkv_proj"},
+      {"gate_proj", "gate_up_proj"},
+      {"up_proj", "gate_up_proj"},
+      {"q_a_proj", "fused_qkv_a_proj"},
+      {"kv_a_proj_with_mqa", "fused_qkv_a_proj"},
+  };
+  const size_t last = module.rfind('.') + 1;
+  for (const auto& [part, whole] : kFused) {
+    if (module.substr(last) == part) {
+      return std::string(module.substr(0, last)) + std::string(whole);
+    }
+  }
+  return "";
+}
+
+Match match_ignored(const std::string& entry, std::string_view module) {
+  using By = TargetMatch::By;
+  const By by = match_target(entry, module).by;
+  if (by == By::none) return Match::none;
+  return by == By::fused_name || by == By::fused_regex ? Match::possible : Match::sure;
 }
 
 bool has_substring(const std::string& entry, std::string_view module) {
@@ -44,6 +67,22 @@ Match match_wildcard(const std::string& entry, std::string_view module) {
 
 }  // namespace
 
+TargetMatch match_target(const std::string& target, std::string_view module) {
+  using By = TargetMatch::By;
+  const std::string fused = fused_name(module);
+  if (!target.starts_with("re:")) {
+    return {target == module                    ? By::name
+            : target == "Linear"                ? By::class_name
+            : !fused.empty() && target == fused ? By::fused_name
+                                                : By::none};
+  }
+  const std::string regex = target.substr(3);
+  const std::string_view text = std::string_view(target).substr(3);
+  if (regex_matches_start(regex, module)) return {By::regex, text};
+  if (!fused.empty() && regex_matches_start(regex, fused)) return {By::fused_regex, text};
+  return {};
+}
+
 Match match_entry(Names names, const std::string& entry, std::string_view module) {
   switch (names) {
     case Names::full:
@@ -53,7 +92,7 @@ Match match_entry(Names names, const std::string& entry, std::string_view module
       if (contains_components(module, entry)) return Match::sure;
       return has_substring(entry, module) ? Match::possible : Match::none;
     case Names::targets:
-      return match_target(entry, module);
+      return match_ignored(entry, module);
     case Names::wildcards:
       return match_wildcard(entry, module);
   }

@@ -3,6 +3,7 @@
 // module's weight is stored decides.
 #pragma once
 
+#include <compare>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,12 +14,24 @@ namespace octet::model {
 
 enum class Match : uint8_t { none, possible, sure };
 
-//              sure                                             possible
-//   full       the module's name                                its components (below)
-//   parts      "mlp.gate": whole components in a row            any substring ("gate" of
-//   "gate_proj") targets    the name, "Linear", re: matched at the start     - wildcards  fnmatch;
-//   "layers.3*" is layers.3 and all below   "layers.3*" for layers.30; substrings
+// clang-format off
+//              sure                                            possible
+//   full       the module's name                               its components (below)
+//   parts      "mlp.gate": whole components in a row           any substring ("gate" of "gate_proj")
+//   targets    the name, "Linear", re: matched at the start    the same of "qkv_proj" for q_proj
+//   wildcards  fnmatch; "layers.3*" is it and all below        "layers.3*" for layers.30; substrings
+// clang-format on
 Match match_entry(QuantConfig::Names names, const std::string& entry, std::string_view module);
+
+// How a target of compressed-tensors names a module: the less, the closer. Of two regular
+// expressions, the one that comes first as text.
+struct TargetMatch {
+  enum class By : uint8_t { name, regex, fused_name, fused_regex, class_name, none };
+  By by = By::none;
+  std::string_view regex = {};
+  friend auto operator<=>(const TargetMatch&, const TargetMatch&) = default;
+};
+TargetMatch match_target(const std::string& target, std::string_view module);
 
 // Globs (policy.h) that select modules of which the entry is sure, for rows that people read. They
 // may select fewer than it does, never more; none where no glob can say it.

@@ -21,8 +21,7 @@ QuantConfig config_of(const Packing& packing, QuantConfig::Schema schema) {
   QuantConfig config;
   config.schema = schema;
   config.names = QuantConfig::Names::parts;
-  config.packing = packing;
-  config.format.weight = unpacked_format(packing);
+  config.groups.push_back({.format = {.weight = unpacked_format(packing)}, .packing = packing});
   config.scale_suffix = ".scales";
   return config;
 }

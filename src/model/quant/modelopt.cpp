@@ -58,7 +58,7 @@ QuantConfig read_modelopt_config(const JsonView& whole) {
   QuantConfig config;
   config.schema = QuantConfig::Schema::modelopt;
   config.names = QuantConfig::Names::wildcards;
-  config.format = read_algorithm(view);
+  config.groups.push_back({.format = read_algorithm(view)});
   config.scale_suffix = ".weight_scale";
   for (const char* key : {"exclude_modules", "ignore"}) {
     for (std::string& name : read_names(view, key)) config.ignored.push_back(std::move(name));

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <memory>
 
 #include "base/json.h"
 #include "model/quant/dialects.h"
@@ -11,6 +13,13 @@ namespace octet::model {
 namespace {
 
 constexpr const char* kOrigin = "quantization_config";
+
+// Whether one group holds every linear, which needs no look at names.
+bool holds_all(const QuantConfig& config) {
+  const std::vector<std::string>& targets = config.groups.front().targets;
+  return config.groups.size() == 1 &&
+         (targets.empty() || std::ranges::find(targets, "Linear") != targets.end());
+}
 
 bool fits_deepseek(const LinearFormat& format) {
   const QuantFormat& weight = *format.weight;
@@ -71,6 +80,35 @@ OrderedJson write_quant_config(const LinearFormat& format,
   return config;
 }
 
+const QuantGroup* group_of(const QuantConfig& config, std::string_view module) {
+  if (holds_all(config)) return &config.groups.front();
+  const QuantGroup* found = nullptr;
+  TargetMatch best;
+  for (const QuantGroup& group : config.groups) {
+    for (const std::string& target : group.targets) {
+      const TargetMatch match = match_target(target, module);
+      if (match < best) found = &group, best = match;
+    }
+  }
+  return found;
+}
+
+std::vector<std::string> unmatched_targets(const QuantConfig& config,
+                                           const std::vector<std::string>& modules) {
+  std::vector<std::string> unmatched;
+  for (const QuantGroup& group : config.groups) {
+    if (!group.format.weight) continue;
+    for (const std::string& target : group.targets) {
+      const auto matches = [&](const std::string& module) {
+        return match_target(target, module) < TargetMatch{};
+      };
+      if (std::ranges::any_of(modules, matches)) continue;
+      unmatched.push_back(fmt::format("{}'s target '{}'", group.name, target));
+    }
+  }
+  return unmatched;
+}
+
 bool ignores(const QuantConfig& config, std::string_view module) {
   return std::ranges::any_of(config.ignored, [&](const std::string& entry) {
     return match_entry(config.names, entry, module) == Match::sure;
@@ -110,19 +148,35 @@ std::vector<PolicyRow> policy_rows(const QuantConfig& config) {
                       .origin = kOrigin});
     }
   }
-  // The default's exception for kv_b_proj holds for every checkpoint: its weight is stored as the
-  // checkpoint says, but absorbed attention never multiplies a quantized activation by it.
-  rows.push_back({.role = Role::attn_latent,
-                  .name = "",
-                  .format = {.weight = config.format.weight, .input = std::nullopt},
-                  .reason = "as the checkpoint stores it; input 16-bit: the latent that it "
-                            "multiplies is already FP8 in the cache",
-                  .origin = kOrigin});
-  rows.push_back({.role = std::nullopt,
-                  .name = "",
-                  .format = config.format,
-                  .reason = "as the checkpoint stores it",
-                  .origin = kOrigin});
+  const auto shared = std::make_shared<const QuantConfig>(config);
+  for (size_t i = 0; i < config.groups.size(); ++i) {
+    const QuantGroup& group = config.groups[i];
+    if (!group.format.weight) continue;
+    const std::string reason = config.groups.size() == 1
+                                   ? "as the checkpoint stores it"
+                                   : fmt::format("as the checkpoint's {} stores it", group.name);
+    std::function<bool(std::string_view)> holds;
+    if (!holds_all(config)) {
+      holds = [shared, i](std::string_view module) {
+        return group_of(*shared, module) == &shared->groups[i];
+      };
+    }
+    // The default's exception for kv_b_proj holds for every checkpoint: its weight is stored as the
+    // checkpoint says, but absorbed attention never multiplies a quantized activation by it.
+    rows.push_back({.role = Role::attn_latent,
+                    .name = "",
+                    .format = {.weight = group.format.weight, .input = std::nullopt},
+                    .reason = reason + "; input 16-bit: the latent that it multiplies is already "
+                                       "FP8 in the cache",
+                    .origin = kOrigin,
+                    .holds = holds});
+    rows.push_back({.role = std::nullopt,
+                    .name = "",
+                    .format = group.format,
+                    .reason = reason,
+                    .origin = kOrigin,
+                    .holds = holds});
+  }
   return rows;
 }
 

@@ -33,7 +33,7 @@ std::string fault_in(const std::string& text) {
   return error_of([&] { read(text); });
 }
 std::string format_of(const std::string& text) {
-  return to_string(read(text).format);
+  return to_string(read(text).groups.at(0).format);
 }
 
 // --- ignore lists -------------------------------------------------------------------------------
@@ -63,6 +63,9 @@ TEST(IgnoreList, FourMeanings) {
       {Names::targets, "re:mlp", "model.layers.1.mlp.gate", Match::none},
       {Names::targets, "mlp.gate", "model.layers.1.mlp.gate", Match::none},
       {Names::targets, "Linear", "lm_head", Match::sure},
+      {Names::targets, "a.qkv_proj", "a.q_proj", Match::possible},
+      {Names::targets, "re:.*gate_up_proj$", "a.up_proj", Match::possible},
+      {Names::targets, "re:.*gate_up_proj$", "a.down_proj", Match::none},
 
       {Names::wildcards, "lm_head", "lm_head", Match::sure},
       {Names::wildcards, "model.layers.3*", "model.layers.3", Match::sure},
@@ -141,7 +144,8 @@ TEST(QuantDialects, ModelOptSideFile) {
                       "exclude_modules":["lm_head","model.layers.1*"]}})");
   const ModelConfig config = read_config(dir.path().string());
   ASSERT_TRUE(config.quant);
-  EXPECT_EQ(to_string(config.quant->format), "weight e4m3[*x*]f32, input e4m3[*x*]f32 calibrated");
+  EXPECT_EQ(to_string(config.quant->groups.at(0).format),
+            "weight e4m3[*x*]f32, input e4m3[*x*]f32 calibrated");
   EXPECT_TRUE(ignores(*config.quant, "model.layers.1.mlp.up_proj"));
   EXPECT_FALSE(ignores(*config.quant, "model.layers.10.mlp.up_proj"));
 
@@ -159,18 +163,18 @@ TEST(QuantDialects, ModelOptSideFile) {
 TEST(QuantDialects, AwqAndGptq) {
   QuantConfig config = read(R"({"quant_method":"awq","bits":4,"group_size":128,"zero_point":true,
       "version":"gemm","modules_to_not_convert":["lm_head"]})");
-  EXPECT_EQ(to_string(config.format), "weight i8[1x128]f32, input 16-bit");
+  EXPECT_EQ(to_string(config.groups.at(0).format), "weight i8[1x128]f32, input 16-bit");
   EXPECT_TRUE(ignores(config, "lm_head"));
-  EXPECT_EQ(config.packing->layout, Packing::Layout::awq);
+  EXPECT_EQ(config.groups.at(0).packing->layout, Packing::Layout::awq);
   EXPECT_EQ(format_of(R"({"quant_method":"awq","w_bit":4,"q_group_size":-1})"),
             "weight i8[1x*]f32, input 16-bit");
 
   config = read(R"({"quant_method":"gptq","bits":4,"group_size":64,"desc_act":true,"sym":false})");
-  EXPECT_EQ(to_string(config.format), "weight i8[1x64]f32, input 16-bit");
-  EXPECT_EQ(config.packing->zero_offset, 1);
+  EXPECT_EQ(to_string(config.groups.at(0).format), "weight i8[1x64]f32, input 16-bit");
+  EXPECT_EQ(config.groups.at(0).packing->zero_offset, 1);
   config =
       read(R"({"quant_method":"gptq","bits":4,"group_size":64,"checkpoint_format":"gptq_v2"})");
-  EXPECT_EQ(config.packing->zero_offset, 0);
+  EXPECT_EQ(config.groups.at(0).packing->zero_offset, 0);
 
   EXPECT_THAT(fault_in(R"({"quant_method":"gptq","bits":3,"group_size":128})"),
               AllOf(HasSubstr("$.bits"), HasSubstr("accepted: 4")));
@@ -211,12 +215,12 @@ TEST(QuantDialects, CompressedTensorsBesideFloats) {
             "weight e4m3[1x32]e8m0, input e4m3[1x32]e8m0 dynamic");
   const std::string four = R"({"num_bits":4,"type":"int","strategy":"group","group_size":128,)";
   QuantConfig config = read(compressed("pack-quantized", four + R"("symmetric":false})", "null"));
-  EXPECT_EQ(to_string(config.format), "weight i8[1x128]f32, input 16-bit");
-  EXPECT_FALSE(config.packing->symmetric);
+  EXPECT_EQ(to_string(config.groups.at(0).format), "weight i8[1x128]f32, input 16-bit");
+  EXPECT_FALSE(config.groups.at(0).packing->symmetric);
   // The group's own format stands above the config's.
   std::string own = compressed("mixed-precision", four + R"("symmetric":true})", "null");
   own.replace(own.find("\"targets\""), 0, R"("format":"pack-quantized",)");
-  EXPECT_TRUE(read(own).packing->symmetric);
+  EXPECT_TRUE(read(own).groups.at(0).packing->symmetric);
 
   EXPECT_THAT(fault_in(compressed("int-quantized", four + R"("symmetric":true})", "null")),
               HasSubstr("must be packed"));

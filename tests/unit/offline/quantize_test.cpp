@@ -91,7 +91,7 @@ TEST_F(Quantize, LinearsBecomeFp8AndTheRestIsCopied) {
   const model::Checkpoint before(wanted.source), after(wanted.out);
   const model::ModelConfig config = model::read_config(wanted.out);
   ASSERT_TRUE(config.quant.has_value());
-  EXPECT_EQ(config.quant->format, wanted.scheme);
+  EXPECT_EQ(config.quant->groups.at(0).format, wanted.scheme);
   int64_t fp8 = 0;
   for (const std::string& name : before.names()) {
     const Tensor& old = *before.find(name);
@@ -132,7 +132,7 @@ TEST_F(Quantize, EverySchemeFromEverySourceType) {
       const model::Checkpoint before(wanted.source);
       const auto after = std::make_shared<model::Checkpoint>(wanted.out);
       const model::ModelConfig config = model::read_config(wanted.out);
-      EXPECT_EQ(config.quant->format, scheme.format);
+      EXPECT_EQ(config.quant->groups.at(0).format, scheme.format);
       ops::NullBackend nowhere;
       EXPECT_NO_THROW(model::load_model(config, after, nowhere, {.max_positions = 1}));
       for (const QuantizedTensor& tensor : report.quantized) {
@@ -239,7 +239,7 @@ TEST_F(Quantize, RefusesAnFp8SourceAnExistingTargetAndItself) {
   replace.overwrite = true;
   replace.scheme = scheme_named("fp8_block").format;
   quantize_checkpoint(replace);
-  EXPECT_EQ(model::read_config(replace.out).quant->format, replace.scheme);
+  EXPECT_EQ(model::read_config(replace.out).quant->groups.at(0).format, replace.scheme);
 
   fs::copy(kGolden + "llama_mha", root_ / "copy");
   QuantizeOptions itself = first;
