@@ -65,6 +65,26 @@ std::string first_three(const std::vector<std::string>& names) {
 
 }  // namespace
 
+std::optional<LayersBeyond> layers_beyond(const ModelConfig& config,
+                                          const std::vector<std::string>& names) {
+  std::set<int64_t> predicting;
+  for (const std::string& name : names) {
+    const std::optional<int64_t> layer = layer_of(name);
+    if (layer && name.ends_with(".eh_proj.weight")) predicting.insert(*layer);
+  }
+  std::optional<LayersBeyond> beyond;
+  for (const std::string& name : names) {
+    const std::optional<int64_t> layer = layer_of(name);
+    if (!layer || *layer < config.layers + config.mtp_layers || predicting.contains(*layer)) {
+      continue;
+    }
+    if (!beyond) beyond = LayersBeyond{.example = name};
+    beyond->last = std::max(beyond->last, *layer);
+    ++beyond->tensors;
+  }
+  return beyond;
+}
+
 void report_unused(const ModelConfig& config, const WeightSource& source,
                    const std::set<std::string, std::less<>>& used,
                    std::vector<std::string>& notices) {
@@ -73,7 +93,7 @@ void report_unused(const ModelConfig& config, const WeightSource& source,
     if (is_attention_scale(name)) attention.push_back(name);
     if (used.contains(name) || is_dispensable(name)) continue;
     const int64_t layer = layer_of(name).value_or(-1);
-    if (layer >= config.layers && layer < config.layers + config.mtp_layers) continue;
+    if (layer >= config.layers) continue;
     const bool own = belongs_to_used(name, used) || (layer >= 0 && layer < config.layers);
     (own ? wrong : others).push_back(name);
   }
@@ -88,6 +108,13 @@ void report_unused(const ModelConfig& config, const WeightSource& source,
         "{} stored scales of queries and probabilities are not used ({}): FP8 attention chooses a "
         "query's by token and head, and that of probabilities is fixed",
         attention.size(), first_three(attention)));
+  }
+  if (const auto beyond = layers_beyond(config, source.names())) {
+    notices.push_back(fmt::format(
+        "num_hidden_layers is {}, and the checkpoint goes on to layer {} ({} tensors, '{}' is the "
+        "first), which is not run: without its last layers a model answers badly, so correct "
+        "config.json unless this is meant",
+        config.layers, beyond->last, beyond->tensors, beyond->example));
   }
   if (!others.empty()) {
     notices.push_back(fmt::format(

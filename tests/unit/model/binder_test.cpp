@@ -323,15 +323,30 @@ TEST(Binder, OtherUnusedTensorsAreTold) {
   tiny.write(dir);
   HostBackend backend;
   EXPECT_THAT(load(dir, backend)->notices(),
-              ElementsAre(AllOf(HasSubstr("9 of the checkpoint's tensors are not used "
-                                          "(model.layers.1.input_layernorm.weight, "))));
+              ElementsAre(AllOf(HasSubstr("num_hidden_layers is 1, and the checkpoint goes on to "
+                                          "layer 1 (9 tensors, 'model.layers.1.input_layernorm"),
+                                HasSubstr("not run"))));
+  tiny.tensors["vision.patches.weight"] = tiny.tensors.at("model.norm.weight");
+  const TempDir more;
+  tiny.write(more);
+  EXPECT_THAT(load(more, backend)->notices(),
+              ElementsAre(HasSubstr("not run"),
+                          HasSubstr("1 of the checkpoint's tensors are not used (vision.patches")));
 
   Tiny mtp(kDeepseek);
   mtp.config["num_hidden_layers"] = 1;
   mtp.config["num_nextn_predict_layers"] = 1;
   const TempDir other;
   mtp.write(other);
-  EXPECT_THAT(load(other, backend)->notices(), Not(Contains(HasSubstr("not used"))));
+  EXPECT_THAT(load(other, backend)->notices(), Not(Contains(HasSubstr("not run"))));
+  // A config that does not count it: its tensors say what it is.
+  mtp.config.erase("num_nextn_predict_layers");
+  const TempDir uncounted;
+  mtp.write(uncounted);
+  EXPECT_THAT(load(uncounted, backend)->notices(), Contains(HasSubstr("not run")));
+  mtp.tensors["model.layers.1.eh_proj.weight"] = mtp.tensors.at("model.norm.weight");
+  mtp.write(uncounted);
+  EXPECT_THAT(load(uncounted, backend)->notices(), Not(Contains(HasSubstr("not run"))));
 }
 
 TEST(Binder, GoldenCasesBind) {
