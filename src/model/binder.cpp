@@ -154,7 +154,9 @@ Tensor Binder::plain(const std::string& name, Shape shape, Role role) {
          .where = fmt::format("tensor '{}' in {}", name, source_->locate(name)),
          .value = std::string(safetensors_name(stored.type)),
          .accepted = std::string(kFloatTypes),
-         .fix = "quantize the checkpoint again and leave this tensor out"});
+         .fix = fmt::format("take '{}' from the 16-bit checkpoint, or quantize that one with "
+                            "`octet quantize`, which leaves it in 16 bits",
+                            name)});
   }
   return to_device(name, stored);
 }

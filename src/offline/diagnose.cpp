@@ -3,264 +3,121 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <map>
 
-#include "model/binder.h"
 #include "model/rope.h"
+#include "model/unused_tensors.h"
+#include "offline/findings.h"
 
 namespace octet::offline {
 namespace {
 
 constexpr double kMostSaturated = 1e-3;  // of the codes of a weight
-constexpr float kShardRatio = 8.0f;      // between scales that other engines merge
-constexpr float kSharedInputRatio = 2.0f;
-constexpr float kOddScale = 100.0f;                      // between the same linear's in two layers
-constexpr float kLeastRange = 1e-3f, kMostRange = 1e6f;  // of activations
+constexpr float kMostValue = 1e6f;       // of a weight
+constexpr int64_t kFewMagnitudes = 8;    // of a weight that was made of few values
 
-bool is_input_scale(std::string_view name) {
-  return name.ends_with(".input_scale") || name.ends_with(".activation_scale");
+void find_nonfinite(Findings& found) {
+  for (const ScannedTensor& t : found.tensors()) {
+    if (!t.scan || t.scan->nan + t.scan->inf == 0) continue;
+    found.add(Severity::wrong, "nonfinite", t.name,
+              fmt::format("{} NaN, {} infinite", t.scan->nan, t.scan->inf),
+              "export or download the checkpoint again: what it computes will be NaN");
+  }
 }
 
-bool is_weight_scale(std::string_view name) {
-  return name.ends_with(".weight_scale") || name.ends_with(".weight_scale_inv");
+void find_implausible(Findings& found) {
+  for (const ScannedTensor& t : found.tensors()) {
+    if (!t.scan || is_code(t.tensor.type) || is_scale(t.name)) continue;
+    const float largest = std::max(-t.scan->least, t.scan->most);
+    if (largest <= kMostValue) continue;
+    found.add(Severity::note, "magnitude", t.name, fmt::format("values of up to {:.3g}", largest),
+              "no trained weight is so large: export or download the checkpoint again");
+  }
 }
 
-bool is_cache_scale(std::string_view name) {
-  return !is_weight_scale(name) && !is_input_scale(name);
+void find_zero_norms(Findings& found) {
+  for (const ScannedTensor& t : found.tensors()) {
+    if (!t.scan || !t.name.ends_with("norm.weight") || t.scan->elements == 0) continue;
+    if (t.scan->zero < t.scan->elements) continue;
+    found.add(Severity::note, "magnitude", t.name, "all zeros: nothing passes this norm",
+              "export or download the checkpoint again");
+  }
 }
 
-std::string without_numbers(std::string name) {
-  std::erase_if(name, [](char c) { return c >= '0' && c <= '9'; });
-  return name;
+void find_layers_beyond(const model::ModelConfig& config, Findings& found) {
+  std::vector<std::string> names;
+  for (const ScannedTensor& t : found.tensors()) names.push_back(t.name);
+  const auto beyond = model::layers_beyond(config, names);
+  if (!beyond) return;
+  found.add(
+      Severity::wrong, "layers", beyond->example,
+      fmt::format("num_hidden_layers is {}, and the checkpoint goes on to layer {} ({} "
+                  "tensors)",
+                  config.layers, beyond->last, beyond->tensors),
+      fmt::format("those layers would not be run: set num_hidden_layers to {} in config.json, "
+                  "or take the config.json that belongs to the checkpoint",
+                  beyond->last + 1));
 }
 
-std::string_view before_last_dot(std::string_view name) {
-  return name.substr(0, name.rfind('.'));
+// Clipping heaps up values at the end of the range; an even distribution, or one of few values, may
+// have many there as well, but no heap beside its neighbours.
+void find_saturated(const model::Model& model, Findings& found) {
+  for (const model::LinearUse& use : model.linears()) {
+    const ops::Linear& linear = *use.linear;
+    if (!linear.quant) continue;
+    const ScannedTensor* t = found.find(linear.name + ".weight");
+    if (!t || !t->scan || t->scan->magnitudes <= kFewMagnitudes) continue;
+    // A scale chosen from the data puts a value or so of each cell at the end.
+    const ScaleShape cells = scale_shape(linear.quant.format.grid, linear.out, linear.in);
+    const int64_t beyond = t->scan->at_end - 2 * cells.count();
+    const double share =
+        static_cast<double>(beyond) / static_cast<double>(std::max<int64_t>(t->scan->elements, 1));
+    if (share <= kMostSaturated || beyond <= t->scan->near_end) continue;
+    found.add(Severity::note, "saturated", t->name,
+              fmt::format("{:.2f} % of its codes are the largest, more than of any near it",
+                          100.0 * share),
+              "its scales were too small, and large weights were cut off: quantize the 16-bit "
+              "checkpoint again with scales from the weights' own range");
+  }
 }
 
-}  // namespace
-
-bool is_scale(std::string_view name) {
-  return name.ends_with("_scale") || name.ends_with("_scale_inv");
+// "mlp.gate" of "model.layers.3.mlp.gate".
+std::string_view within_layer(std::string_view module) {
+  const size_t digit = module.find_first_of("0123456789");
+  const size_t dot = digit == module.npos ? module.npos : module.find('.', digit);
+  return dot == module.npos ? module : module.substr(dot + 1);
 }
 
-namespace {
-
-// Linears that read the same input, and that some engines run as one.
-constexpr std::array<std::array<std::string_view, 3>, 3> kFused = {{
-    {"q_proj", "k_proj", "v_proj"},
-    {"gate_proj", "up_proj", ""},
-    {"w1", "w3", ""},
-}};
-
-class Diagnosis {
- public:
-  explicit Diagnosis(std::span<const ScannedTensor> tensors) : tensors_(tensors) {
-    for (const ScannedTensor& tensor : tensors_) by_name_.emplace(tensor.name, &tensor);
+void find_wrong_precisions(const model::Model& model, Findings& found) {
+  for (const model::LinearUse& use : model.linears()) {
+    const ops::Linear& linear = *use.linear;
+    if (!linear.quant || linear.role != Role::router) continue;
+    found.add(
+        Severity::wrong, "ignore_list", linear.name,
+        fmt::format("the router is stored as {}", to_string(linear.quant.format)),
+        fmt::format("small errors in it change which experts are chosen, and an ignore list "
+                    "alone does not change what is stored: quantize the 16-bit checkpoint "
+                    "again with `octet quantize`, which leaves routers out, or with your tool "
+                    "and \"re:.*{}$\" on its ignore list",
+                    within_layer(linear.name)));
   }
+  const ScannedTensor* head = found.find("lm_head.weight");
+  if (!head || !is_code(head->tensor.type)) return;
+  found.add(Severity::note, "ignore_list", "lm_head",
+            fmt::format("the head is stored in {}", name_of(head->tensor.type)),
+            "its error goes straight into the logits: quantize the 16-bit checkpoint again with "
+            "`octet quantize`, which leaves the head out, or with your tool and \"lm_head\" on its "
+            "ignore list");
+}
 
-  void nonfinite() {
-    for (const ScannedTensor& t : tensors_) {
-      if (!t.scan || t.scan->nan + t.scan->inf == 0) continue;
-      add(Severity::wrong, "nonfinite", t.name,
-          fmt::format("{} NaN, {} infinite", t.scan->nan, t.scan->inf),
-          "export or download the checkpoint again: what it computes will be NaN");
-    }
-  }
-
-  void scales() {
-    int64_t weights = 0, ones = 0;
-    for (const ScannedTensor& t : tensors_) {
-      if (!t.scan || !is_scale(t.name)) continue;
-      // Below zero, a scale of the KV cache means that there is none.
-      if (t.scan->most < 0.0f && is_cache_scale(t.name)) continue;
-      if (is_weight_scale(t.name) && t.tensor.count() > 0) {
-        ++weights;
-        ones += t.scan->least == 1.0f && t.scan->most == 1.0f;
-      }
-      const bool least = t.scan->least<model::kLeastScale, most = t.scan->most> model::kMostScale;
-      if (!least && !most) continue;
-      add(Severity::wrong, "scale_range", t.name,
-          fmt::format("a scale of {}", least ? t.scan->least : t.scan->most),
-          "quantize again: scales are finite, positive, and 448 times them as well");
-    }
-    if (ones < weights) {
-      odd_modules();
-    } else if (weights > 0) {
-      add(Severity::note, "scale_ones", "", fmt::format("all {} weight scales are 1", weights),
-          "the weights were cast, not quantized: those below 2^-6 lose precision; quantize the "
-          "16-bit checkpoint with `octet quantize`");
-    }
-  }
-
-  // Modules whose weight scales are unlike those of the same linear in other layers (or experts).
-  void odd_modules() {
-    struct One {
-      const ScannedTensor* scales;
-      float least;
-    };
-    std::map<std::string, std::vector<One>> alike;  // by name without its numbers
-    for (const ScannedTensor& t : tensors_) {
-      if (!t.scan || !is_weight_scale(t.name) || t.tensor.count() == 0) continue;
-      const std::string module(before_last_dot(t.name));
-      const ScannedTensor* weight = find(module + ".weight");
-      const bool zero = weight && weight->scan && weight->scan->zero == weight->scan->elements;
-      if (zero) continue;  // whose scales say nothing
-      if (t.scan->least == 1.0f && t.scan->most == 1.0f) {
-        add(Severity::note, "scale_ones", t.name,
-            fmt::format("its {} scales are 1, and other modules' are not", t.tensor.count()),
-            "it was cast, not quantized, or its scales were lost: compare it with `octet inspect "
-            "--twin`, and quantize it again");
-        continue;
-      }
-      // The least: cells of zeros have the scale 1, however small their neighbours' are.
-      alike[without_numbers(module)].push_back({&t, t.scan->least});
-    }
-    for (auto& [name, group] : alike) {
-      if (group.size() < 3) continue;  // else nobody can tell which of them is odd
-      std::vector<One> sorted = group;
-      const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
-      std::ranges::nth_element(sorted, middle, {}, &One::least);
-      const float usual = middle->least;
-      for (const One& one : group) {
-        const float ratio = one.least / usual;
-        if (!(ratio > kOddScale) && !(ratio < 1 / kOddScale)) continue;
-        add(Severity::note, "scale_apart", one.scales->name,
-            fmt::format("its least scale, {:.3g}, is {:.3g} times that of the same linear in other "
-                        "layers",
-                        one.least, ratio),
-            "its scales may be another tensor's, or in another unit: compare it with `octet "
-            "inspect --twin`");
-      }
-    }
-  }
-
-  void saturated(const model::Model& model) {
-    for (const model::LinearUse& use : model.linears()) {
-      const ops::Linear& linear = *use.linear;
-      if (!linear.quant) continue;
-      const ScannedTensor* t = find(linear.name + ".weight");
-      if (!t || !t->scan) continue;
-      // A scale chosen from the data puts a value or so of each cell at the end.
-      const ScaleShape cells = scale_shape(linear.quant.format.grid, linear.out, linear.in);
-      const auto beyond = static_cast<double>(t->scan->saturated - 2 * cells.count());
-      const double share = beyond / static_cast<double>(std::max<int64_t>(t->scan->elements, 1));
-      if (share <= kMostSaturated) continue;
-      add(Severity::note, "saturated", t->name,
-          fmt::format("{:.2f} % of its codes are the largest", 100.0 * share),
-          "its scales were too small, and large weights were cut off: quantize it again with "
-          "scales from the weights' own range");
-    }
-  }
-
-  void ignore_list(const model::Model& model) {
-    for (const model::LinearUse& use : model.linears()) {
-      const ops::Linear& linear = *use.linear;
-      if (!linear.quant) continue;
-      if (linear.role == Role::router) {
-        add(Severity::wrong, "ignore_list", linear.name,
-            fmt::format("the router is stored as {}", to_string(linear.quant.format)),
-            "quantize again with the router on the ignore list: small errors in it change which "
-            "experts are chosen");
-      }
-    }
-    const ScannedTensor* head = find("lm_head.weight");
-    if (!head || !is_code(head->tensor.type)) return;
-    add(Severity::note, "ignore_list", "lm_head",
-        fmt::format("the head is stored in {}", name_of(head->tensor.type)),
-        "quantize again with the head on the ignore list: its error goes straight into the logits");
-  }
-
-  void input_scales() {
-    for (const ScannedTensor& t : tensors_) {
-      if (!is_input_scale(t.name) || !t.scan) continue;
-      const float range = 448.0f * t.scan->most;
-      if (range >= kLeastRange && range <= kMostRange) continue;
-      add(Severity::wrong, "input_scale", t.name,
-          fmt::format("the input's range ends at {:.3g}", range),
-          fmt::format(
-              "calibrate again: inputs of linears reach from about 1 to some thousands, so that {}",
-              range < kLeastRange ? "all of them saturate" : "most of them become zero"));
-    }
-  }
-
-  // Scales of one value a tensor, of linears that read the same input.
-  void fused() {
-    for (const auto& group : kFused) {
-      compare(group, ".weight_scale", kShardRatio, "fused_scales", [](double ratio) {
-        return fmt::format(
-            "scales {:.3g} times apart beside each other: Octet keeps one each; an engine that "
-            "merges them to the largest loses {:.1f} bits of the smallest",
-            ratio, std::log2(ratio));
-      });
-      compare(group, ".input_scale", kSharedInputRatio, "input_scale", [](double ratio) {
-        return fmt::format("input scales {:.3g} times apart of linears that read the same input",
-                           ratio);
-      });
-    }
-  }
-
-  void context(const model::ModelConfig& config, std::optional<int64_t> max_length) {
-    if (!max_length || *max_length >= config.max_positions) return;
-    add(Severity::note, "context", "tokenizer_config.json",
-        fmt::format("model_max_length is {}, and max_position_embeddings {}", *max_length,
-                    config.max_positions),
-        "find out which of them the checkpoint was made and calibrated for, and pass it as "
-        "--max-model-len");
-  }
-
-  std::vector<Finding> take() { return std::move(found_); }
-
- private:
-  void add(Severity severity, std::string_view check, std::string where, std::string what,
-           std::string fix) {
-    found_.push_back({severity, check, std::move(where), std::move(what), std::move(fix)});
-  }
-
-  const ScannedTensor* find(std::string_view name) const {
-    const auto found = by_name_.find(name);
-    return found == by_name_.end() ? nullptr : found->second;
-  }
-
-  // The worst ratio between scales of one value under one parent.
-  template <class Say>
-  void compare(const std::array<std::string_view, 3>& group, std::string_view suffix, float allowed,
-               std::string_view check, Say say) {
-    struct Range {
-      float least = 0, most = 0;
-      std::string where;
-    };
-    std::map<std::string, Range, std::less<>> ranges;
-    for (const ScannedTensor& t : tensors_) {
-      if (!t.scan || !t.name.ends_with(suffix) || t.tensor.count() != 1) continue;
-      const std::string_view module = before_last_dot(t.name);
-      const std::string_view last = module.substr(module.rfind('.') + 1);
-      if (std::ranges::find(group, last) == group.end()) continue;
-      Range& range = ranges[std::string(before_last_dot(module))];
-      const bool first = range.where.empty();
-      range.least = first ? t.scan->least : std::min(range.least, t.scan->least);
-      range.most = first ? t.scan->most : std::max(range.most, t.scan->most);
-      if (first) range.where = module;
-    }
-    const Range* worst = nullptr;
-    int64_t count = 0;
-    for (const auto& [parent, range] : ranges) {
-      if (!(range.least > 0.0f) || range.most / range.least < allowed) continue;
-      ++count;
-      if (!worst || range.most / range.least > worst->most / worst->least) worst = &range;
-    }
-    if (!worst) return;
-    add(Severity::note, check, worst->where,
-        fmt::format("{} ({} of {} groups)", say(worst->most / worst->least), count, ranges.size()),
-        "a scale per channel or block avoids it: `octet quantize --scheme fp8_channel`");
-  }
-
-  std::span<const ScannedTensor> tensors_;
-  std::map<std::string_view, const ScannedTensor*> by_name_;
-  std::vector<Finding> found_;
-};
+void find_context(const model::ModelConfig& config, std::optional<int64_t> max_length,
+                  Findings& found) {
+  if (!max_length || *max_length >= config.max_positions) return;
+  found.add(Severity::note, "context", "tokenizer_config.json",
+            fmt::format("model_max_length is {}, and max_position_embeddings {}", *max_length,
+                        config.max_positions),
+            "find out which of them the checkpoint was made and calibrated for, and pass it as "
+            "--max-model-len");
+}
 
 }  // namespace
 
@@ -271,15 +128,16 @@ std::string_view name_of(Severity severity) {
 std::vector<Finding> diagnose(const model::ModelConfig& config, const model::Model& model,
                               std::span<const ScannedTensor> tensors,
                               std::optional<int64_t> max_length) {
-  Diagnosis diagnosis(tensors);
-  diagnosis.nonfinite();
-  diagnosis.scales();
-  diagnosis.saturated(model);
-  diagnosis.ignore_list(model);
-  diagnosis.input_scales();
-  diagnosis.fused();
-  diagnosis.context(config, max_length);
-  return diagnosis.take();
+  Findings found(tensors);
+  find_nonfinite(found);
+  find_implausible(found);
+  find_zero_norms(found);
+  find_layers_beyond(config, found);
+  diagnose_scales(model, found);
+  find_saturated(model, found);
+  find_wrong_precisions(model, found);
+  find_context(config, max_length, found);
+  return found.take();
 }
 
 std::vector<Finding> diagnose_calibration(const model::RecordedCalibration& c, const ServedAs& as) {

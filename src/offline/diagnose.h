@@ -37,24 +37,34 @@ struct Finding {
 // "X.weight_scale", "X.input_scale", "self_attn.k_scale" and the like.
 bool is_scale(std::string_view name);
 
-// check         severity  when
-// nonfinite     wrong     NaN or infinities in any tensor
-// scale_range   wrong     a scale of weights, inputs or the KV cache below FP32's normal numbers,
-//                         or so large that 448 times it is infinite
-// scale_ones    note      every weight scale is 1, or each of one module: a cast, no quantization
-// scale_apart   note      a module's scales are 100 times those of the same linear in other
-//                         layers, or less than a hundredth of them
-// saturated     note      more than 1 in 1000 codes of a weight are the largest, beyond those that
-//                         every cell has: its scales were too small
-// ignore_list   wrong     a router in 8 bits: small errors change which experts are chosen
-//               note      the head in 8 bits: its error goes straight into the logits
-// input_scale   wrong     a calibrated input scale that no activation fits: its range ends below
-//                         10^-3 or above 10^6
-//               note      linears that share an input have unlike input scales
-// fused_scales  note      q, k, v or gate, up with one scale each that are 8 or more times apart:
-//                         engines that fuse them to the largest lose up to that factor
-// context       note      the tokenizer's model_max_length is less than max_position_embeddings
-// `max_length` is the tokenizer's, if it says one.
+// check          severity  when
+// nonfinite      wrong     NaN or infinities in any tensor
+// magnitude      note      a value beyond 10^6 in a tensor that is not quantized; a norm of zeros
+// layers         wrong     tensors of layers that num_hidden_layers does not count
+// scale_range    wrong     a scale of weights, inputs or the KV cache below FP32's normal numbers,
+//                          or so large that 448 times it is infinite; weights beyond 10^4; most
+//                          linears without a weight of 10^-9 or more
+//                note      some without
+// scale_ones     note      every scale of weights, or of inputs, is 1, or each of one module: a
+//                          cast, no quantization; inputs that were never measured
+// scale_apart    note      a module's scales, or a layer's of K or V, are 100 times those of other
+//                          layers, or less than a hundredth of them
+// scale_loose    note      a linear's codes use an eighth of their range, or less
+// merged_shards  note      one of q, k, v or gate, up does so, and has the same scale as the others
+// fused_scales   note      q, k, v or gate, up with one scale each that are 8 or more times apart:
+//                          engines that fuse them to the largest lose up to that factor
+// input_scale    wrong     a calibrated input scale that is missing, or that no activation fits:
+// its
+//                          range ends below 10^-3 or above 10^6
+//                note      linears that share an input have unlike input scales
+// kv_scale       wrong     a KV scale that no key or value fits, by the same ends
+// saturated      note      more than 1 in 1000 codes of a weight are the largest, beyond those that
+//                          every cell has, and more than of each near it: its scales were too small
+// ignore_list    wrong     a router in 8 bits: small errors change which experts are chosen
+//                note      the head in 8 bits: its error goes straight into the logits
+// context        note      the tokenizer's model_max_length is less than max_position_embeddings
+// `max_length` is the tokenizer's, if it says one. Of many findings that differ in their place
+// alone, three, the last of which says how many more there are; all of those that are not finite.
 std::vector<Finding> diagnose(const model::ModelConfig& config, const model::Model& model,
                               std::span<const ScannedTensor> tensors,
                               std::optional<int64_t> max_length);

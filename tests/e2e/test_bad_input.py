@@ -287,7 +287,7 @@ class BadInput(unittest.TestCase):
         code, out, log = harness.run("inspect", model)
         self.assertEqual(code, 1, log)
         self.assertIn(f"BROKEN: {name}: a scale of", out)
-        self.assertIn("quantize again", out)
+        self.assertIn("quantize the 16-bit one again", out)
 
     def test_schemes_that_need_data_are_refused_where_there_is_none(self):
         out = os.path.join(self.folder.name, "static")

@@ -5,6 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+
+#include "numerics/fp8.h"
 #include "numerics/half.h"
 #include "offline/twin.h"
 #include "unit/model/tiny_checkpoint.h"
@@ -18,10 +22,13 @@ using test::kLlama;
 using test::kQ;
 using test::Tiny;
 using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 class TinySource : public model::WeightSource {
@@ -44,7 +51,8 @@ class TinySource : public model::WeightSource {
 
 std::unique_ptr<model::Model> bound(const Tiny& tiny, HostBackend& backend) {
   return model::load_model(model::parse_config(tiny.config.dump(), "tiny"),
-                           std::make_shared<TinySource>(tiny), backend, {});
+                           std::make_shared<TinySource>(tiny), backend,
+                           {.compute = model::Compute::bf16});
 }
 
 std::vector<Finding> findings(const Tiny& tiny, std::optional<int64_t> max_length = {}) {
@@ -76,6 +84,17 @@ TEST(Diagnose, ValuesThatAreNotFinite) {
   tiny.tensors.at(kModule + ".weight").as<uint8_t>()[3] = 0x7F;
   EXPECT_THAT(findings(tiny), ElementsAre(is_finding(Severity::wrong, "nonfinite",
                                                      kModule + ".weight", "1 NaN, 0 infinite")));
+}
+
+TEST(Diagnose, ValuesThatNoModelHas) {
+  const Tiny tiny(kLlama, "fp8_channel");
+  const std::string name = "model.layers.1.input_layernorm.weight";
+  tiny.tensors.at(name).as<bf16>()[2] = to_bf16(-1e30f);
+  EXPECT_THAT(findings(tiny),
+              ElementsAre(is_finding(Severity::note, "magnitude", name, "up to 1e+30")));
+  std::fill_n(tiny.tensors.at(name).as<uint16_t>(), 160, uint16_t{0});
+  EXPECT_THAT(findings(tiny),
+              ElementsAre(is_finding(Severity::note, "magnitude", name, "all zeros")));
 }
 
 TEST(Diagnose, ScalesOutOfRangeAndAllOnes) {
@@ -117,6 +136,52 @@ TEST(Diagnose, ScalesOfOneModuleUnlikeItsNeighbours) {
   EXPECT_THAT(with(20, 0), IsEmpty());
 }
 
+// A row of a sound model may be as good as zero.
+TEST(Diagnose, ADeadRowIsNoFault) {
+  Json config = Json::parse(kLlama);
+  config["num_hidden_layers"] = 4;
+  const Tiny tiny(config.dump().c_str(), "fp8_channel");
+  for (const auto& [name, tensor] : tiny.tensors) {
+    if (name.ends_with(".weight_scale")) tensor.as<float>()[0] = 1e-20f;
+  }
+  // A third of one module's.
+  std::fill_n(tiny.tensors.at(kModule + ".weight_scale").as<float>(), 40, 1e-16f);
+  EXPECT_THAT(findings(tiny), IsEmpty());
+}
+
+TEST(Diagnose, ScalesThatMakeWeightsOfNoModel) {
+  const std::string name = kModule + ".weight_scale";
+  const auto with = [&](float scale) {
+    const Tiny tiny(kLlama, "fp8_tensor");
+    tiny.tensors.at(name).as<float>()[0] = scale;
+    return findings(tiny);
+  };
+  EXPECT_THAT(with(1e30f), Contains(is_finding(Severity::wrong, "scale_range", name, "4.48e+32")));
+  EXPECT_THAT(with(1e-30f), Contains(is_finding(Severity::note, "scale_range", name, "1e-30")));
+  // All of them: three are shown.
+  const Tiny all(kLlama, "fp8_tensor");
+  for (const auto& [tensor, scale] : all.tensors) {
+    if (tensor.ends_with(".weight_scale")) scale.as<float>()[0] = 1e-30f;
+  }
+  const auto found = findings(all);
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_THAT(found[2], is_finding(Severity::wrong, "scale_range",
+                                   "model.layers.0.mlp.up_proj.weight_scale", "11 more like this"));
+  // Scales that divide instead.
+  const Tiny inverted(kLlama, "fp8_tensor");
+  for (const auto& [tensor, scale] : inverted.tensors) {
+    if (tensor.ends_with(".weight_scale")) scale.as<float>()[0] = 1 / scale.as<float>()[0];
+  }
+  EXPECT_THAT(findings(inverted), Each(Field(&Finding::severity, Severity::wrong)));
+  EXPECT_THAT(findings(inverted), Not(IsEmpty()));
+  // Nothing is infinite where it is printed.
+  for (const float most : {1e30f, 7e35f, 1e37f, 3e38f}) {
+    for (const Finding& finding : with(most)) {
+      EXPECT_THAT(finding.what, Not(HasSubstr("inf"))) << most;
+    }
+  }
+}
+
 TEST(Diagnose, WeightsThatWereCutOff) {
   const Tiny tiny(kLlama, "fp8_channel");
   const Tensor& codes = tiny.tensors.at(kModule + ".weight");
@@ -128,6 +193,49 @@ TEST(Diagnose, WeightsThatWereCutOff) {
                                                      kModule + ".weight", "% of its codes")));
 }
 
+// An even distribution, constants, and few values have many codes at the end; none was cut off.
+TEST(Diagnose, ManyLargestCodesAloneAreNoCutOff) {
+  const auto with = [](auto code_at, const std::string& scheme = "fp8_tensor") {
+    const Tiny tiny(kLlama, scheme);
+    const Tensor& codes = tiny.tensors.at(kModule + ".weight");
+    for (int64_t i = 0; i < codes.count(); ++i) codes.as<uint8_t>()[i] = code_at(i);
+    return findings(tiny);
+  };
+  const auto even = [](int64_t i) {
+    // Twice as wide as what becomes the largest code.
+    const float x = static_cast<float>(i * 7919 % 4481) / 4480.0f * 896.0f - 448.0f;
+    return fp8_encode<Code::e4m3>(x);
+  };
+  EXPECT_THAT(with(even), IsEmpty());
+  EXPECT_THAT(with([](int64_t) { return 0x7E; }), IsEmpty());
+  EXPECT_THAT(with([](int64_t i) { return i % 2 ? 0x7E : 0xFE; }), IsEmpty());
+  EXPECT_THAT(with([](int64_t i) { return i % 3 == 0   ? 0x00
+                                          : i % 3 == 1 ? 0x7E
+                                                       : 0xFE; }),
+              IsEmpty());
+  // Constant rows among others.
+  EXPECT_THAT(with([&](int64_t i) { return i / 160 < 100 ? 0x7E : even(i); }), IsEmpty());
+  // The same even distribution, cut at two thirds and at a fiftieth.
+  for (const float cut : {1.5f, 50.0f}) {
+    EXPECT_THAT(with([&](int64_t i) {
+                  const float x = static_cast<float>(i * 7919 % 4481) / 4480.0f * 896.0f - 448.0f;
+                  return fp8_encode<Code::e4m3>(std::clamp(cut * x, -448.0f, 448.0f));
+                }),
+                ElementsAre(is_finding(Severity::note, "saturated", kModule + ".weight", "%")));
+  }
+}
+
+TEST(Diagnose, LayersThatTheConfigDoesNotCount) {
+  Tiny tiny(kLlama, "fp8_channel");
+  tiny.config["num_hidden_layers"] = 1;
+  const auto found = findings(tiny);
+  EXPECT_THAT(found, ElementsAre(is_finding(Severity::wrong, "layers",
+                                            "model.layers.1.input_layernorm.weight",
+                                            "num_hidden_layers is 1, and the checkpoint goes on to "
+                                            "layer 1 (16 tensors)")));
+  EXPECT_THAT(found[0].fix, HasSubstr("num_hidden_layers to 2"));
+}
+
 TEST(Diagnose, ARouterOrHeadInEightBits) {
   Tiny tiny(kDeepseek, "fp8_channel");
   tiny.config["quantization_config"]["ignore"] = Json::array();
@@ -137,12 +245,18 @@ TEST(Diagnose, ARouterOrHeadInEightBits) {
        {std::pair<std::string, Shape>{gate, {4, 64}}, {"lm_head", {50, 64}}}) {
     tiny.retype(module + ".weight", DType::e4m3, shape);
     auto* codes = tiny.tensors.at(module + ".weight").as<uint8_t>();
-    std::fill_n(codes, shape.count(), 0x38);
+    std::fill_n(codes, shape.count(), 0x7E);
     tiny.tensors[module + ".weight_scale"] = Tensor(scales.data(), DType::f32, {shape[0], 1});
   }
-  EXPECT_THAT(findings(tiny),
-              ElementsAre(is_finding(Severity::wrong, "ignore_list", gate, "the router"),
-                          is_finding(Severity::note, "ignore_list", "lm_head", "the head")));
+  const auto found = findings(tiny);
+  EXPECT_THAT(found, ElementsAre(is_finding(Severity::wrong, "ignore_list", gate, "the router"),
+                                 is_finding(Severity::note, "ignore_list", "lm_head", "the head")));
+  EXPECT_THAT(found[0].fix, AllOf(HasSubstr("16-bit checkpoint"), HasSubstr("re:.*mlp.gate$")));
+  // What the loader says of a list that does not fit them sends nobody back to the list alone.
+  tiny.config["quantization_config"]["ignore"] = {"re:.*mlp.gate$"};
+  EXPECT_THAT(test::fault_of(tiny), AllOf(HasSubstr("on the ignore list is stored in FP8"),
+                                          HasSubstr("take 'model.layers.1.mlp.gate.weight' from "
+                                                    "the 16-bit checkpoint")));
 }
 
 TEST(Diagnose, InputScalesThatFitNoActivation) {
@@ -158,6 +272,25 @@ TEST(Diagnose, InputScalesThatFitNoActivation) {
                                      "range ends at"));
     EXPECT_THAT(found[1].fix, HasSubstr(absurd < 1 ? "saturate" : "zero"));
   }
+  // None at all, and none of some.
+  for (const bool all : {true, false}) {
+    Tiny tiny(kLlama, "fp8_tensor_static");
+    std::erase_if(tiny.tensors, [&](const auto& tensor) {
+      return tensor.first.ends_with(".input_scale") &&
+             (all || tensor.first.find("layers.1.mlp") != tensor.first.npos);
+    });
+    EXPECT_THAT(findings(tiny),
+                ElementsAre(is_finding(
+                    Severity::wrong, "input_scale",
+                    all ? "model.layers.0.self_attn.q_proj" : "model.layers.1.mlp.gate_proj",
+                    all ? "14 of 14 linears lack" : "3 of 14 linears lack")));
+  }
+  const Tiny ones(kLlama, "fp8_tensor_static");
+  for (const auto& [name, tensor] : ones.tensors) {
+    if (name.ends_with(".input_scale")) tensor.as<float>()[0] = 1;
+  }
+  EXPECT_THAT(findings(ones),
+              ElementsAre(is_finding(Severity::note, "scale_ones", "", "all 14 scales of inputs")));
   // The three read the same input.
   const Tiny tiny(kLlama, "fp8_tensor_static");
   tiny.tensors.at(kModule + ".input_scale").as<float>()[0] *= 5.0f;
@@ -173,6 +306,64 @@ TEST(Diagnose, ScalesOfFusedShardsFarApart) {
   ASSERT_EQ(found.size(), 1u);
   EXPECT_THAT(found[0], is_finding(Severity::note, "fused_scales", "model.layers.1.mlp.gate_proj",
                                    "(1 of 2 groups)"));
+}
+
+// A tool gave q, k and v one scale: the codes of what was smaller tell.
+TEST(Diagnose, ShardsThatWereMerged) {
+  const auto shrunk = [](Tiny& tiny, const std::string& module, float factor) {
+    const Tensor& codes = tiny.tensors.at(module + ".weight");
+    for (int64_t i = 0; i < codes.count(); ++i) {
+      uint8_t& code = codes.as<uint8_t>()[i];
+      code = fp8_encode<Code::e4m3>(fp8_decode<Code::e4m3>(code) / factor);
+    }
+  };
+  const std::string attention = "model.layers.0.self_attn.";
+  for (const float factor : {1.0f, 3.0f, 30.0f}) {
+    Tiny tiny(kLlama, "fp8_tensor");
+    shrunk(tiny, attention + "k_proj", factor);
+    for (const char* shard : {"q_proj", "k_proj", "v_proj"}) {
+      tiny.tensors.at(attention + shard + ".weight_scale").as<float>()[0] = 0.001f;
+    }
+    if (factor < 8) {
+      EXPECT_THAT(findings(tiny), IsEmpty()) << factor;
+    } else {
+      EXPECT_THAT(findings(tiny), ElementsAre(is_finding(Severity::note, "merged_shards",
+                                                         attention + "k_proj", "of 448")));
+    }
+  }
+  // A scale that is too large, with none beside it that needs it.
+  Tiny alone(kLlama, "fp8_channel");
+  shrunk(alone, "model.layers.0.mlp.down_proj", 30);
+  EXPECT_THAT(findings(alone), ElementsAre(is_finding(Severity::note, "scale_loose",
+                                                      "model.layers.0.mlp.down_proj", "of 448")));
+}
+
+TEST(Diagnose, ScalesOfTheCacheThatFitNoKeyOrValue) {
+  const auto with = [](float factor) {
+    Json config = Json::parse(kLlama);
+    config["num_hidden_layers"] = 4;
+    Tiny tiny(config.dump().c_str(), "fp8_channel");
+    static std::array<float, 8> scales;
+    scales.fill(0.05f);
+    scales[5] *= factor;
+    for (int64_t layer = 0; layer < 4; ++layer) {
+      for (const bool value : {false, true}) {
+        tiny.tensors[fmt::format("model.layers.{}.self_attn.{}_scale", layer, value ? "v" : "k")] =
+            Tensor(&scales[static_cast<size_t>(2 * layer + value)], DType::f32, {1});
+      }
+    }
+    return findings(tiny);
+  };
+  const std::string name = "model.layers.2.self_attn.v_scale";
+  for (const float sound : {1.0f, 20.0f, 0.05f, -20.0f}) EXPECT_THAT(with(sound), IsEmpty());
+  for (const float odd : {1000.0f, 0.001f}) {
+    EXPECT_THAT(with(odd), ElementsAre(is_finding(Severity::note, "scale_apart", name, "times")));
+  }
+  for (const float absurd : {1e30f, 1e-30f}) {
+    const auto found = with(absurd);
+    EXPECT_THAT(found, ElementsAre(is_finding(Severity::wrong, "kv_scale", name, "range")));
+    EXPECT_THAT(found[0].fix, HasSubstr(absurd < 1 ? "saturate" : "zero"));
+  }
 }
 
 TEST(Diagnose, AContextThatTheTokenizerDoesNotShare) {

@@ -39,6 +39,27 @@ TEST(Scan, CodesAreCountedWithoutTheirScale) {
   EXPECT_EQ(e5m2.nan, 1);
 }
 
+// Rows of one code are no sign of anything; the others show how the range ends.
+TEST(Scan, HowTheRangeEnds) {
+  // 448 448 -448 416 416 352 0 0; all 448; all NaN.
+  std::vector<uint8_t> codes{0x7E, 0x7E, 0xFE, 0x7D, 0xFD, 0x7B, 0x00, 0x80};
+  codes.insert(codes.end(), 8, 0x7E);
+  codes.insert(codes.end(), 8, 0x7F);
+  const TensorScan seen = scan(Tensor(codes.data(), DType::e4m3, {3, 8}));
+  EXPECT_EQ(seen.saturated, 11);
+  EXPECT_EQ(seen.at_end, 3);
+  EXPECT_EQ(seen.near_end, 2);
+  EXPECT_EQ(seen.magnitudes, 4);
+  EXPECT_EQ(seen.nan, 8);
+}
+
+// Of scales: cells of zeros have the scale 1, and say nothing.
+TEST(Scan, TheMeanExponentIsOfWhatIsNeitherZeroNorOne) {
+  std::vector<float> scales{1.0f, 0.0f, 0x1p-10f, -0x1.8p-12f, 1.0f};
+  EXPECT_EQ(scan(Tensor(scales.data(), DType::f32, {5})).mean_exponent, -11);
+  EXPECT_EQ(scan(Tensor(scales.data(), DType::f32, {2})).mean_exponent, 0);
+}
+
 TEST(Scan, ReadsAtAnyAlignment) {
   std::vector<std::byte> bytes(1 + 2 * sizeof(bf16));
   const bf16 values[] = {to_bf16(-2.0f), to_bf16(5.0f)};
