@@ -24,6 +24,44 @@ std::optional<std::string> fast_mla_absorb_refuses(const Tensor& activation,
   return std::nullopt;
 }
 
+MlaProduct absorb_product(const Tensor& q, const ops::Linear& kv_b, int64_t nope,
+                          const Tensor& out) {
+  const int64_t heads = q.shape[1];
+  const bool fits = q.shape.rank == 3 && out.shape.rank == 3 && q.shape[2] >= nope &&
+                    out.shape[0] == q.shape[0] && out.shape[1] == heads &&
+                    out.shape[2] == kv_b.in && kv_b.out % heads == 0 && kv_b.out / heads >= nope;
+  if (!fits) {
+    throw Fault(fmt::format("mla_absorb: q {}, kv_b [{}, {}], nope {}, out {} do not fit together",
+                            to_string(q), kv_b.out, kv_b.in, nope, to_string(out)));
+  }
+  return {.kv_b = kv_b,
+          .x = q,
+          .out = out,
+          .inner = nope,
+          .outputs = kv_b.in,
+          .head_rows = kv_b.out / heads};
+}
+
+MlaProduct expand_product(const Tensor& o_latent, const ops::Linear& kv_b, int64_t nope,
+                          const Tensor& out) {
+  const int64_t heads = o_latent.shape[1];
+  const bool fits = o_latent.shape.rank == 3 && out.shape.rank == 3 &&
+                    o_latent.shape[2] == kv_b.in && out.shape[0] == o_latent.shape[0] &&
+                    out.shape[1] == heads && kv_b.out == heads * (nope + out.shape[2]);
+  if (!fits) {
+    throw Fault(fmt::format("mla_expand: õ {}, kv_b [{}, {}], nope {}, out {} do not fit together",
+                            to_string(o_latent), kv_b.out, kv_b.in, nope, to_string(out)));
+  }
+  return {.kv_b = kv_b,
+          .x = o_latent,
+          .out = out,
+          .inner = kv_b.in,
+          .outputs = out.shape[2],
+          .head_rows = kv_b.out / heads,
+          .first_row = nope,
+          .expands = true};
+}
+
 #if defined(__x86_64__)
 namespace {
 
@@ -32,14 +70,7 @@ constexpr int kRows = 6;            // 6 rows x 4 vectors = 24 accumulators
 constexpr int64_t kBlockRows = 96;  // rows whose activations are converted at a time
 
 // One head's product: out [T, outputs] = x [T, inner] * panel [inner, outputs].
-struct Product {
-  const ops::Linear& kv_b;
-  Tensor x, out;  // [T, heads, *]
-  int64_t inner = 0, outputs = 0;
-  int64_t head_rows = 0;    // rows of kv_b a head: nope + v
-  int64_t first_row = 0;    // of this half within a head's rows
-  bool transposed = false;  // panel = rows of kv_b (absorb), or their transposition (expand)
-
+struct Product : MlaProduct {
   int64_t chunks() const { return (outputs + kChunk - 1) / kChunk; }
   size_t panel_floats() const {
     return static_cast<size_t>((inner + 15) / 16 * 16 * chunks() * kChunk);
@@ -101,7 +132,7 @@ OCTET_AVX512 void load_weights(const ops::Linear& kv_b, int64_t row, int64_t n, 
 OCTET_AVX512 void load_panel(const Product& p, int64_t head, float* panel, float* row) {
   const int64_t first = head * p.head_rows + p.first_row;
   const int64_t inner = static_cast<int64_t>(p.row_floats());
-  if (!p.transposed) {
+  if (!p.expands) {
     for (int64_t k = 0; k < p.inner; ++k) {
       load_weights(p.kv_b, first + k, p.outputs, row);
       for (int64_t n = 0; n < p.outputs; n += kChunk) {
@@ -244,40 +275,12 @@ void run(const KernelContext& context, const Product& p) {
 
 void fast_mla_absorb(const KernelContext& context, const Tensor& q, const ops::Linear& kv_b,
                      int64_t nope, const Tensor& out) {
-  const int64_t heads = q.shape[1];
-  const bool fits = q.shape.rank == 3 && out.shape.rank == 3 && q.shape[2] >= nope &&
-                    out.shape[0] == q.shape[0] && out.shape[1] == heads &&
-                    out.shape[2] == kv_b.in && kv_b.out % heads == 0 && kv_b.out / heads >= nope;
-  if (!fits) {
-    throw Fault(fmt::format("mla_absorb: q {}, kv_b [{}, {}], nope {}, out {} do not fit together",
-                            to_string(q), kv_b.out, kv_b.in, nope, to_string(out)));
-  }
-  run(context, {.kv_b = kv_b,
-                .x = q,
-                .out = out,
-                .inner = nope,
-                .outputs = kv_b.in,
-                .head_rows = kv_b.out / heads});
+  run(context, {absorb_product(q, kv_b, nope, out)});
 }
 
 void fast_mla_expand(const KernelContext& context, const Tensor& o_latent, const ops::Linear& kv_b,
                      int64_t nope, const Tensor& out) {
-  const int64_t heads = o_latent.shape[1];
-  const bool fits = o_latent.shape.rank == 3 && out.shape.rank == 3 &&
-                    o_latent.shape[2] == kv_b.in && out.shape[0] == o_latent.shape[0] &&
-                    out.shape[1] == heads && kv_b.out == heads * (nope + out.shape[2]);
-  if (!fits) {
-    throw Fault(fmt::format("mla_expand: õ {}, kv_b [{}, {}], nope {}, out {} do not fit together",
-                            to_string(o_latent), kv_b.out, kv_b.in, nope, to_string(out)));
-  }
-  run(context, {.kv_b = kv_b,
-                .x = o_latent,
-                .out = out,
-                .inner = kv_b.in,
-                .outputs = out.shape[2],
-                .head_rows = kv_b.out / heads,
-                .first_row = nope,
-                .transposed = true});
+  run(context, {expand_product(o_latent, kv_b, nope, out)});
 }
 
 #else

@@ -9,6 +9,22 @@
 
 namespace octet::cpu {
 
+// One of the two: x of each head times the head's half of kv_b.
+struct MlaProduct {
+  const ops::Linear& kv_b;
+  Tensor x, out;                   // [T, heads, inner or more], [T, heads, outputs]
+  int64_t inner = 0, outputs = 0;  // terms of a sum, sums a head
+  int64_t head_rows = 0;           // rows of kv_b a head: nope + v
+  int64_t first_row = 0;           // of this half within a head's rows
+  bool expands = false;            // expand multiplies by rows of kv_b, absorb by its columns
+};
+
+// Throw Fault where the shapes do not fit together.
+MlaProduct absorb_product(const Tensor& q, const ops::Linear& kv_b, int64_t nope,
+                          const Tensor& out);
+MlaProduct expand_product(const Tensor& o_latent, const ops::Linear& kv_b, int64_t nope,
+                          const Tensor& out);
+
 // Why the two below cannot run on this processor with these types; nullopt if they can.
 std::optional<std::string> fast_mla_absorb_refuses(const Tensor& activation,
                                                    const ops::Linear& kv_b, const CpuCaps& caps);

@@ -51,14 +51,7 @@ int64_t padded(int64_t n) {
 }
 
 // One head's product: out [T, outputs] = x [T, inner] * half of kv_b.
-struct Product {
-  const ops::Linear& kv_b;
-  Tensor x, out;  // [T, heads, *]
-  int64_t inner = 0, outputs = 0;
-  int64_t head_rows = 0;  // rows of kv_b a head: nope + v
-  int64_t first_row = 0;  // of this half within a head's rows
-  bool expand = false;
-
+struct Product : MlaProduct {
   DType type() const { return kv_b.quant ? kv_b.quant.codes.type : kv_b.plain.type; }
   const std::byte* row(int64_t r) const {
     const Tensor& w = kv_b.quant ? kv_b.quant.codes : kv_b.plain;
@@ -80,12 +73,12 @@ struct Product {
 
   // Bytes of a head's operand: [inner / 2][outputs] pairs, in chunks of outputs for expand.
   size_t panel_bytes() const {
-    const int64_t columns = expand ? (outputs + kChunk - 1) / kChunk * kChunk : padded(outputs);
+    const int64_t columns = expands ? (outputs + kChunk - 1) / kChunk * kChunk : padded(outputs);
     return static_cast<size_t>(padded(inner) * columns * 2);
   }
   // And of a block's activations; absorb has them in parts.
   size_t rows_bytes() const {
-    return static_cast<size_t>(kBlockRows * padded(inner) * 2 * (expand ? 1 : kParts));
+    return static_cast<size_t>(kBlockRows * padded(inner) * 2 * (expands ? 1 : kParts));
   }
   size_t bytes() const { return (panel_bytes() + rows_bytes() + 63) / 64 * 64; }
 };
@@ -341,7 +334,7 @@ void run(const KernelContext& context, const Product& p) {
     for (int64_t task = next++; task < heads * parts; task = next++) {
       const int64_t head = task / parts, begin = task % parts * part_tokens;
       const int64_t end = std::min(tokens, begin + part_tokens);
-      p.expand ? expand_head(p, head, begin, end, mine) : absorb_head(p, head, begin, end, mine);
+      p.expands ? expand_head(p, head, begin, end, mine) : absorb_head(p, head, begin, end, mine);
     }
   });
 }
@@ -350,24 +343,12 @@ void run(const KernelContext& context, const Product& p) {
 
 void amx_mla_absorb(const KernelContext& context, const Tensor& q, const ops::Linear& kv_b,
                     int64_t nope, const Tensor& out) {
-  run(context, {.kv_b = kv_b,
-                .x = q,
-                .out = out,
-                .inner = nope,
-                .outputs = kv_b.in,
-                .head_rows = kv_b.out / q.shape[1]});
+  run(context, {absorb_product(q, kv_b, nope, out)});
 }
 
 void amx_mla_expand(const KernelContext& context, const Tensor& o_latent, const ops::Linear& kv_b,
                     int64_t nope, const Tensor& out) {
-  run(context, {.kv_b = kv_b,
-                .x = o_latent,
-                .out = out,
-                .inner = kv_b.in,
-                .outputs = out.shape[2],
-                .head_rows = kv_b.out / o_latent.shape[1],
-                .first_row = nope,
-                .expand = true});
+  run(context, {expand_product(o_latent, kv_b, nope, out)});
 }
 
 #else
