@@ -21,7 +21,8 @@ Decoder::Decoder(Binder& binder, DecoderWeights weights)
   if (std::optional<std::string> notice = rope_notice(config_.rope)) {
     weights_.notices.push_back(std::move(*notice));
   }
-  std::vector<std::string> modules;
+  // Those that quantizers name in every list, whether or not a tied model has both.
+  std::vector<std::string> modules = {"lm_head", "model.embed_tokens"};
   for (const LinearUse& use : linears()) {
     precisions_.push_back(resolve(binder.policy(), use.linear->role, use.linear->name));
     modules.push_back(use.linear->name);

@@ -46,7 +46,7 @@ Json config_of(const Json& groups) {
   return {{"quant_method", "compressed-tensors"},
           {"format", "float-quantized"},
           {"config_groups", groups},
-          {"ignore", {"lm_head"}}};
+          {"ignore", {"lm_head", "model.embed_tokens"}}};
 }
 
 QuantConfig read(const Json& groups) {
