@@ -3,7 +3,7 @@
 #   smollm2.sh TEXT [WINDOWS [CALIBRATION]]
 # Perplexities of SmolLM2-135M-Instruct on the first WINDOWS (20) windows of 512 tokens of TEXT, by
 # llama.cpp's convention. With a text CALIBRATION, which is not TEXT, also with weights that are rounded
-# by it rather than by what the model writes itself (build/models/smollm2-fp8-compensated, made once).
+# by it (build/models/smollm2-fp8-compensated, made once).
 # Needs `make smollm2`; with a Python that has llama-cpp-python (PYTHON=...) also llama.cpp's own figure.
 set -eu
 text=$(realpath "${1:?usage: smollm2.sh TEXT [WINDOWS [CALIBRATION]]}")

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 
@@ -116,9 +117,17 @@ void read_twin(const OpenModel& open, const std::string& own, const std::string&
   append(offline::diagnose_twin(model::read_config(own), model::read_config(path)), facts);
   for (const offline::TwinError& error : facts.twin) {
     if (error.relative_rms <= offline::most_error(open.config(), error.module)) continue;
+    if (!std::isfinite(error.relative_rms)) {
+      facts.findings.push_back(
+          {offline::Severity::wrong, "twin", error.module,
+           "cannot be compared: the 16-bit weight is zero, or one of the two holds values that are "
+           "not finite",
+           fmt::format("run `octet inspect {}`; if it is sound, quantize it again", path)});
+      continue;
+    }
     facts.findings.push_back(
         {offline::Severity::wrong, "twin", error.module,
-         fmt::format("differs from the 16-bit weight by {:.1f} % (its size is {:.3f} times that "
+         fmt::format("differs from the 16-bit weight by {:.3g} % (its size is {:#.3g} times that "
                      "one's)",
                      100.0 * error.relative_rms, error.norm_ratio),
          "check that the two checkpoints belong together; if they do, this one was written "
@@ -128,9 +137,12 @@ void read_twin(const OpenModel& open, const std::string& own, const std::string&
 
 std::string twin_lines(const Facts& facts) {
   if (facts.twin.empty()) return "";
-  const auto worst = std::ranges::max_element(facts.twin, {}, &offline::TwinError::relative_rms);
+  const auto error = [](const offline::TwinError& twin) {
+    return std::isfinite(twin.relative_rms) ? twin.relative_rms : 0.0;  // which is a finding
+  };
+  const auto worst = std::ranges::max_element(facts.twin, {}, error);
   return fmt::format("\n{} quantized weights against the 16-bit twin: at most {:.3g} % off, {}\n",
-                     facts.twin.size(), 100.0 * worst->relative_rms, worst->module);
+                     facts.twin.size(), 100.0 * error(*worst), worst->module);
 }
 
 std::string tensor_lines(const Facts& facts, bool all) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -108,6 +109,15 @@ int main(int argc, char** argv) {
   } catch (const octet::cli::Interrupted& interrupted) {
     octet::cli::complain("octet: interrupted\n");
     return interrupted.exit_code();
+  } catch (const std::filesystem::filesystem_error& error) {
+    // A loop of links, a folder without permission: nothing of ours, wherever it is met.
+    const octet::Error told({.what = "cannot use a file or folder",
+                             .where = error.path1().string(),
+                             .value = error.code().message(),
+                             .accepted = "a file that can be read",
+                             .fix = "look at it with `ls -l`"});
+    octet::cli::complain(fmt::format("octet: {}\n", told.what()));
+    return 2;
   } catch (const std::exception& fault) {
     octet::cli::complain(fmt::format("octet: internal error: {}\n", fault.what()));
     return 1;

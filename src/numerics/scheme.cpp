@@ -28,7 +28,7 @@ const Scheme kSchemes[] = {
      "measuring"},
     {"fp8_tensor_static",
      {kTensor, kTensor, InputScale::calibrated},
-     "E4M3, one scale a tensor, those of inputs calibrated: read, not made by `octet quantize`"},
+     "E4M3, one scale a tensor, those of inputs calibrated: with --calibration-file"},
     {"fp8_w8a16",
      {kRow, std::nullopt, InputScale::dynamic},
      "E4M3 weights, one scale per output channel; inputs stay 16-bit"},

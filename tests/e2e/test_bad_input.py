@@ -289,6 +289,30 @@ class BadInput(unittest.TestCase):
         self.assertIn(f"BROKEN: {name}: a scale of", out)
         self.assertIn("quantize the 16-bit one again", out)
 
+    def test_a_twin_that_cannot_be_compared_with(self):
+        for value in (b"\x00\x00", NAN):
+            twin = self.copy(harness.MODEL)
+            path, name = self.shard_with(twin, "layers.0.self_attn.o_proj.weight")
+            begin, end = read(path)[0][name]["data_offsets"]
+            put(path, name, value * ((end - begin) // 2))
+            code, out, log = harness.run("inspect", self.fp8, "--twin", twin)
+            self.assertEqual(code, 1, log)
+            self.assertIn("o_proj: cannot be compared", out)
+            self.assertIn(f"octet inspect {twin}", out)
+            self.assertNotIn("nan", out)
+            self.assertNotIn("inf %", out)
+
+    def test_a_loop_of_links(self):
+        for file in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+            model = self.copy(harness.MODEL)
+            path = pathlib.Path(model, file)
+            path.unlink(missing_ok=True)
+            path.symlink_to(file)
+            code, _, log = harness.run("generate", model, "--prompt", "a", "--max-tokens", 1)
+            self.assertEqual(code, 2, log)
+            self.assertIn(file, log)
+            self.assertIn("Too many levels", log)
+
     def test_schemes_that_need_data_are_refused_where_there_is_none(self):
         out = os.path.join(self.folder.name, "static")
         code, _, log = harness.run("quantize", harness.MODEL, "--out", out, "--scheme",
