@@ -33,8 +33,9 @@ int64_t memory_of(std::string_view field) {
 
 struct Result {
   Spread prefill, decode, ttft_ms, step_us, gap_us;  // tokens/s, tokens/s, ms, us, us
-  Spread read_gb_s, compute_gflops;
-  Spread read_share, compute_share;  // of each slice against the probes beside it
+  Spread read_gb_s, reread_gb_s, compute_gflops;
+  // Of each slice against the probes beside it.
+  Spread read_share, reread_share, compute_share;
   uint64_t logits_hash = 0;
 };
 
@@ -56,8 +57,10 @@ class Latency {
             .step_us = spread_of(step_us_),
             .gap_us = spread_of(gap_us_),
             .read_gb_s = spread_of(read_),
+            .reread_gb_s = spread_of(reread_),
             .compute_gflops = spread_of(compute_),
             .read_share = spread_of(read_share_),
+            .reread_share = spread_of(reread_share_),
             .compute_share = spread_of(compute_share_)};
   }
 
@@ -65,6 +68,13 @@ class Latency {
   double read_rate() {
     read_.push_back(probe_.read_gb_s());
     return read_.back();
+  }
+  // Of as many bytes as the weights of a step: the rate of the cache where they live, if one holds
+  // them.
+  double reread_rate(double bytes) {
+    const double rate = probe_.reread_gb_s(static_cast<size_t>(bytes));
+    if (rate > 0) reread_.push_back(rate);
+    return rate;
   }
   double compute_rate() {
     compute_.push_back(probe_.compute_gflops());
@@ -97,17 +107,20 @@ class Latency {
     std::vector<double> ignored;
     run_.decode(warm_up_steps(o_.backend), ignored);
     probe_.time_steps();
-    double before = read_rate();
+    double before = read_rate(), reread_before = reread_rate(bytes);
     for (int64_t done = 0; done < o_.output_len;) {
       const int64_t steps = std::min(o_.slice, o_.output_len - done);
       probe_.step_gaps_us();  // those around the probe are nothing to us
       const double seconds = seconds_of([&] { run_.decode(steps, step_us_); });
       for (const double gap : probe_.step_gaps_us()) gap_us_.push_back(gap);
-      const double after = read_rate();
+      const double after = read_rate(), reread_after = reread_rate(bytes);
       const double rate = static_cast<double>(steps) / seconds;
       decode_.push_back(rate * static_cast<double>(o_.batch));
       read_share_.push_back(rate * bytes * 1e-9 / ((before + after) / 2));
-      before = after;
+      if (reread_after > 0) {
+        reread_share_.push_back(rate * bytes * 1e-9 / ((reread_before + reread_after) / 2));
+      }
+      before = after, reread_before = reread_after;
       done += steps;
     }
   }
@@ -118,7 +131,7 @@ class Latency {
   DeviceProbe& probe_;
   std::vector<int32_t> prompt_;
   std::vector<double> prefill_, decode_, ttft_, step_us_, gap_us_;
-  std::vector<double> read_, compute_, read_share_, compute_share_;
+  std::vector<double> read_, reread_, compute_, read_share_, reread_share_, compute_share_;
 };
 
 // Of the logits of a short prompt and of the token after it: changes when any bit does.
@@ -157,15 +170,27 @@ void print_result(const Result& r, const LatencyOptions& o, const model::Model& 
       line_of("prefill", r.prefill, "tokens/s") + line_of("time to first token", r.ttft_ms, "ms") +
       line_of("decode", r.decode, "tokens/s") + line_of("decode step", r.step_us, "us");
   if (r.gap_us.most > 0) text += line_of("device idle between steps", r.gap_us, "us");
-  text += line_of("probe: memory read", r.read_gb_s, "GB/s") +
-          line_of("probe: " + probe.compute_name(), r.compute_gflops, "GFLOP/s") +
+  text += line_of("probe: memory read", r.read_gb_s, "GB/s");
+  if (r.reread_gb_s.most > 0) {
+    text += line_of("probe: as many bytes again", r.reread_gb_s, "GB/s");
+  }
+  text += line_of("probe: " + probe.compute_name(), r.compute_gflops, "GFLOP/s") +
           fmt::format(
-              "  decode reads {} of weights a token: {:.0f} % of the probe ({:.0f} to {:.0f})\n"
-              "  prefill computes {:.0f} % of the probe ({:.0f} to {:.0f})\n"
-              "  logits {}\n",
+              "  decode reads {} of weights a token: {:.0f} % of the probe ({:.0f} to "
+              "{:.0f})\n",
               show_bytes(model.bytes_per_token()), 100 * r.read_share.median,
-              100 * r.read_share.least, 100 * r.read_share.most, 100 * r.compute_share.median,
-              100 * r.compute_share.least, 100 * r.compute_share.most, hex(r.logits_hash));
+              100 * r.read_share.least, 100 * r.read_share.most);
+  if (r.reread_gb_s.most > 0) {
+    text += fmt::format(
+        "  {:.0f} % of as many bytes again ({:.0f} to {:.0f}), where a cache has "
+        "room for them\n",
+        100 * r.reread_share.median, 100 * r.reread_share.least, 100 * r.reread_share.most);
+  }
+  text += fmt::format(
+      "  prefill computes {:.0f} % of the probe ({:.0f} to {:.0f})\n"
+      "  logits {}\n",
+      100 * r.compute_share.median, 100 * r.compute_share.least, 100 * r.compute_share.most,
+      hex(r.logits_hash));
   print(text);
 }
 
@@ -237,6 +262,8 @@ int run_bench_latency(Args args) {
                       {"weight_bytes_per_step", step_bytes(model, o.batch)},
                       {"probe_read_gb_s", r.read_gb_s.median},
                       {"share_of_read_bandwidth", r.read_share.median},
+                      {"probe_reread_gb_s", r.reread_gb_s.median},
+                      {"share_of_reread", r.reread_share.median},
                       {"compute_probe", probe_name},
                       {"probe_compute_gflops", r.compute_gflops.median},
                       {"share_of_compute_peak", r.compute_share.median},
@@ -252,6 +279,8 @@ int run_bench_latency(Args args) {
                         {"ttft_ms", json_of(r.ttft_ms)},
                         {"probe_read_gb_s", json_of(r.read_gb_s)},
                         {"share_of_read_bandwidth", json_of(r.read_share)},
+                        {"probe_reread_gb_s", json_of(r.reread_gb_s)},
+                        {"share_of_reread", json_of(r.reread_share)},
                         {"probe_compute_gflops", json_of(r.compute_gflops)},
                         {"share_of_compute_peak", json_of(r.compute_share)}}}});
   return 0;

@@ -1,3 +1,7 @@
+#include <algorithm>
+#include <optional>
+#include <vector>
+
 #include "backends/cpu/probe.h"
 #include "backends/cpu/select.h"
 #include "cli/device_probe.h"
@@ -14,6 +18,20 @@ class CpuProbe final : public DeviceProbe {
   }
 
   double read_gb_s() override { return read_.measure(threads_); }
+  // As many as the read probe reads are in no cache. The first pass, which brings them there, does
+  // not count.
+  double reread_gb_s(size_t bytes) override {
+    if (bytes == 0 || bytes >= read_.bytes()) return 0;
+    if (!reread_ || reread_->bytes() != bytes) reread_.emplace(threads_, bytes);
+    reread_->measure(threads_);
+    constexpr size_t least_bytes = size_t{64} << 20;
+    std::vector<double> rates;
+    for (size_t read = 0; read < least_bytes; read += bytes) {
+      rates.push_back(reread_->measure(threads_));
+    }
+    std::ranges::sort(rates);
+    return rates[rates.size() / 2];
+  }
   // A processor without BF16 dot products is held to its FMA peak.
   double compute_gflops() override {
     return bf16_ ? cpu::bf16_dot_peak(threads_, caps_) : cpu::fp32_fma_peak(threads_, caps_);
@@ -24,6 +42,7 @@ class CpuProbe final : public DeviceProbe {
   ThreadPool threads_;
   cpu::CpuCaps caps_;
   cpu::ReadProbe read_;
+  std::optional<cpu::ReadProbe> reread_;  // of as many bytes as were asked for last
   bool bf16_ = false;
 };
 

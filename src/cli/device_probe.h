@@ -15,6 +15,9 @@ class DeviceProbe {
 
   // GB/s (10^9) of reading memory that no cache holds.
   virtual double read_gb_s() = 0;
+  // GB/s of reading the same `bytes` of memory again and again: of the cache that holds them. 0
+  // where no cache does, or the device has no such probe.
+  virtual double reread_gb_s(size_t /*bytes*/) { return 0; }
   // GFLOP/s of the arithmetic that prefill runs on, and its name.
   virtual double compute_gflops() = 0;
   virtual std::string compute_name() const = 0;

@@ -14,13 +14,15 @@ namespace octet::cpu {
 // latter judges a kernel on a machine that others use too.
 enum class Timing { wall, processor };
 
-// Memory to read from, much larger than any cache, touched by the threads that will read it.
+// Memory to read from, touched by the threads that will read it: much larger than any cache for the
+// rate of memory, as large as what one wants to know the cache of for that of the cache.
 class ReadProbe {
  public:
   explicit ReadProbe(ThreadPool& threads, size_t bytes = size_t{1} << 30);
 
   // GB/s (10^9) at which all threads together read the buffer once, front to back.
   double measure(ThreadPool& threads, Timing timing = Timing::wall) const;
+  size_t bytes() const { return buffer_.bytes(); }
 
  private:
   Buffer buffer_;

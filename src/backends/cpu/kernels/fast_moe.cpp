@@ -6,9 +6,9 @@
 //   expert 9   ...
 //   token 0    weighted sum of its rows, by ascending expert                  2. by tokens
 //
-// Otherwise (one token on eight experts, or most tokens on one) every thread takes a contiguous
-// range of columns of *every* expert that has rows, which keeps all threads equally busy without
-// counting the work:
+// Otherwise (one token on two experts and four threads, say, or most tokens on one expert) every
+// thread takes a contiguous range of columns of *every* expert that has rows, which keeps all
+// threads equally busy without counting the work:
 //
 //               columns:  thread 0 | thread 1 | ...
 //   expert 3   gate, up   ======== | ======== |        1. pack x                      by groups
@@ -204,13 +204,18 @@ class Moe {
   }
   // --- by experts -------------------------------------------------------------------------------
 
-  // The work is even if no expert has more than half of a thread's share; and a thread by itself
-  // cannot quantize what needs other rows or the pool.
+  // The work is even if no expert has more than half of a thread's share. Up to five rows an expert
+  // takes as long as with one, since its weights cost more than its products: then it is even if
+  // threads that take one expert after another end together, but for an eighth. And a thread by
+  // itself cannot quantize what needs other rows or the pool.
   bool by_experts() const {
-    const int64_t threads = context_.threads.size();
+    constexpr int64_t few_rows = 5;
+    const int64_t threads = context_.threads.size(), experts = std::ssize(batches_);
+    const bool even =
+        2 * most_rows_ * threads <= assigned_ ||
+        (most_rows_ <= few_rows && 8 * (round_up(experts, threads) - experts) <= experts);
     const auto alone = [](const ops::Linear& w) { return !w.input || shared(w); };
-    return (threads == 1 || 2 * most_rows_ * threads <= assigned_) &&
-           std::ranges::all_of(batches_, [&](const Batch& batch) {
+    return (threads == 1 || even) && std::ranges::all_of(batches_, [&](const Batch& batch) {
              const ops::GatedMlp& mlp = *batch.mlp;
              return alone(mlp.gate) && alone(mlp.up) && alone(mlp.down);
            });

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <random>
@@ -204,6 +205,50 @@ TEST(FastLinear, NanCodesGiveNan) {
       const std::vector<float> out = run(row, all.caps, problem, DType::bf16, 1);
       for (int64_t i = 0; i < m * 8; ++i) {
         EXPECT_EQ(std::isnan(out[static_cast<size_t>(i)]), i % 8 == 2 || i % 8 == 5) << row.name;
+      }
+    }
+  }
+}
+
+// Rows of x with a single one give columns of W as they are: every E4M3 code, in rows of W that
+// have normal values alone, in rows that have others, and in rows that have a NaN. Enough of W that
+// long streams of it are read, where few rows of x are.
+TEST(FastLinear, EveryE4m3CodeIsExact) {
+  constexpr int64_t n = 280, k = 192;
+  LinearProblem problem(bf16_form, code_form(grids::tensor, Code::e4m3, ScaleType::unit), k, n, k);
+  std::mt19937 random(1);
+  auto* const codes = problem.w.tensor.as<uint8_t>();
+  std::array<bool, 256> seen{};
+  std::array<bool, n> has_nan{};
+  for (int64_t i = 0; i < n * k; ++i) {
+    const int64_t row = i / k;
+    do {
+      codes[i] = static_cast<uint8_t>(random());
+    } while ((codes[i] & 0x7F) == 0x7F || (row < 128 && (codes[i] & 0x7F) < 8));
+    if (row >= 264 && i % k == row % k) codes[i] = row % 2 == 0 ? 0x7F : 0xFF;
+    has_nan[static_cast<size_t>(row)] |= (codes[i] & 0x7F) == 0x7F;
+    seen[codes[i]] = true;
+  }
+  EXPECT_TRUE(std::ranges::all_of(seen, [](bool x) { return x; }));
+  for (int64_t i = 0; i < k * k; ++i) {
+    problem.x.tensor.as<bf16>()[i] = to_bf16(i / k == i % k ? 1.0f : 0.0f);
+  }
+  const Rows all = all_rows();
+  for (const LinearRow& row : all.rows) {
+    if (row.refuses(problem.desc(), all.caps)) continue;
+    for (const int64_t rows : {int64_t{1}, int64_t{2}, int64_t{24}, k}) {
+      for (int64_t first = 0; first < k; first += rows) {
+        const auto out = run(row, all.caps, problem, DType::f32, 1, first, rows);
+        for (int64_t i = 0; i < rows * n; ++i) {
+          const int64_t column = i % n;
+          const float got = out[static_cast<size_t>(i)];
+          if (has_nan[static_cast<size_t>(column)]) {
+            ASSERT_TRUE(std::isnan(got)) << row.name << " row " << column;
+          } else {
+            const uint8_t code = codes[column * k + first + i / n];
+            ASSERT_EQ(got, fp8_decode<Code::e4m3>(code)) << row.name << " code " << int{code};
+          }
+        }
       }
     }
   }
