@@ -107,6 +107,15 @@ std::vector<Candidate> candidates_of(const Sensitivity& sensitivity, const std::
   return candidates;
 }
 
+// The candidates whose inputs stay in 16 bits: those whose FP8 costs most for each byte of their
+// weights, which says how much arithmetic they are. What FP8 costs a candidate is the less by it.
+std::vector<size_t> leave_inputs(const std::vector<Candidate>& by_input, double most,
+                                 std::vector<Candidate>& candidates) {
+  std::vector<size_t> left = offline::keeping_order(by_input, {.most_kept = most});
+  for (const size_t i : left) candidates[i].cost -= by_input[i].cost;
+  return left;
+}
+
 Modules modules_of(std::span<const Candidate> candidates, std::span<const size_t> kept) {
   Modules modules;
   for (const size_t i : kept) {
@@ -194,6 +203,21 @@ Sensitivity sensitivity_for(const offline::QuantizeOptions& options, const std::
   return read;
 }
 
+// What FP8 inputs alone cost the linears, where some may stay in 16 bits.
+std::optional<Sensitivity> input_sensitivity(const offline::QuantizeOptions& options,
+                                             const std::string& scheme, const AutoOptions& autos) {
+  if (autos.min_fp8_input_share >= 1) return std::nullopt;
+  return measure_sensitivity({.model = options.source,
+                              .scheme = scheme,
+                              .operand = "input",
+                              .text = autos.text,
+                              .resume = kept_beside(options.out)});
+}
+
+double share_of(int64_t bytes, const AutoResult& result) {
+  return static_cast<double>(bytes) / static_cast<double>(result.linear_bytes);
+}
+
 }  // namespace
 
 void add_auto_rows(OptionTable& table, AutoOptions& o) {
@@ -211,6 +235,10 @@ void add_auto_rows(OptionTable& table, AutoOptions& o) {
   add_drawn_text_rows(table, o.text, false);
   table.add("--min-fp8-share", &o.min_fp8_share,
             "of --auto with kl=X: least share of the linears' bytes that becomes FP8",
+            {.least = 0, .most = 1});
+  table.add("--min-fp8-input-share", &o.min_fp8_input_share,
+            "of --auto: least share of the linears, by bytes, whose inputs become FP8; the others, "
+            "those that FP8 inputs cost most, take them in 16 bits, which config.json records",
             {.least = 0, .most = 1});
 }
 
@@ -244,7 +272,9 @@ void check_auto(const AutoOptions& o, const OptionTable& table) {
       {"--windows", given("--windows", o.text.windows, usual.windows)},
       {"--window", given("--window", o.text.window, usual.window)},
       {"--seed", given("--seed", o.text.seed, usual.seed)},
-      {"--min-fp8-share", share_given}};
+      {"--min-fp8-share", share_given},
+      {"--min-fp8-input-share", table.origin("--min-fp8-input-share") == "flag" ||
+                                    o.min_fp8_input_share != AutoOptions().min_fp8_input_share}};
   for (const auto& [flag, is_given] : flags) {
     if (!is_given) continue;
     throw Error({.what = "the flag says how to choose precisions, and they are not to be chosen",
@@ -259,6 +289,13 @@ void check_auto_work(const offline::QuantizeOptions& options, const AutoOptions&
   if (!autos.sensitivity.empty()) given_sensitivity(options, autos);
   const Budget budget = parse_budget(autos.budget);
   if (budget.bytes) require_fits(budget, offline::quantized_bytes(options));
+  if (autos.min_fp8_input_share >= 1 || options.scheme.input) return;
+  throw Error(
+      {.what = "the scheme leaves all inputs in 16 bits",
+       .where = "--min-fp8-input-share",
+       .value = fmt::format("{} with {}", autos.min_fp8_input_share, to_string(options.scheme)),
+       .accepted = "together with a scheme that quantizes inputs",
+       .fix = "leave the flag out"});
 }
 
 AutoResult quantize_auto(const offline::QuantizeOptions& options, const std::string& scheme,
@@ -267,6 +304,7 @@ AutoResult quantize_auto(const offline::QuantizeOptions& options, const std::str
   OpenModel open({.path = options.source, .compute = "fp32"});
   const std::vector<eval::Piece> pieces = draw_windows(autos.text, open);
   const Sensitivity sensitivity = sensitivity_for(options, scheme, autos);
+  const std::optional<Sensitivity> inputs = input_sensitivity(options, scheme, autos);
 
   AtomicDirectory directory(options.out,
                             options.overwrite ? Overwrite::replace : Overwrite::refuse);
@@ -278,7 +316,7 @@ AutoResult quantize_auto(const offline::QuantizeOptions& options, const std::str
     WatchedWork work("quantize");
     result.report = offline::quantize_checkpoint(whole, std::ref(work));
   }
-  const offline::MixedCheckpoint mixed(options.source, all_fp8.string());
+  offline::MixedCheckpoint mixed(options.source, all_fp8.string());
 
   const auto backend = open_backend({});
   ThreadPool threads(default_thread_count());
@@ -294,14 +332,24 @@ AutoResult quantize_auto(const offline::QuantizeOptions& options, const std::str
   {
     Judge judge(mixed, open, *backend, pieces, threads);
     result.perplexity = judge.perplexity();
+    result.before = judge({});
     std::map<size_t, eval::Fidelity> measured;  // by how many are kept
+    if (inputs && !(budget.kl && result.before.kl <= *budget.kl)) {
+      result.weight_only = leave_inputs(candidates_of(*inputs, "", open, mixed),
+                                        1 - autos.min_fp8_input_share, result.candidates);
+      mixed.leave_inputs(modules_of(result.candidates, result.weight_only));
+    } else {
+      measured.emplace(0, result.before);
+    }
     result.choice =
         offline::choose_kept(result.candidates, keep, [&](std::span<const size_t> some) {
-          const auto found =
-              measured.emplace(some.size(), judge(modules_of(result.candidates, some)));
-          return found.first->second.kl;
+          auto found = measured.find(some.size());
+          if (found == measured.end()) {
+            const Modules high = modules_of(result.candidates, some);
+            found = measured.emplace(some.size(), judge(high)).first;
+          }
+          return found->second.kl;
         });
-    result.before = measured.at(0);
     result.after = measured.at(result.choice.kept.size());
     kept = modules_of(result.candidates, result.choice.kept);
   }
@@ -315,6 +363,10 @@ AutoResult quantize_auto(const offline::QuantizeOptions& options, const std::str
                 [&](const offline::QuantizedTensor& t) { return kept.contains(t.module); });
   for (const Candidate& candidate : result.candidates) result.linear_bytes += candidate.bytes;
   for (const size_t i : result.choice.kept) result.kept_bytes += result.candidates[i].bytes;
+  std::erase_if(result.weight_only, [&](size_t i) {
+    return std::ranges::find(result.choice.kept, i) != result.choice.kept.end();
+  });
+  for (const size_t i : result.weight_only) result.weight_only_bytes += result.candidates[i].bytes;
   return result;
 }
 
@@ -326,11 +378,15 @@ std::string text_of(const AutoResult& r) {
       "    all in FP8                   {:.5f} +- {}    {:>10}   {:.2f} %\n"
       "    as written                   {:.5f} +- {}    {:>10}   {:.2f} %   (by adding up "
       "{:.5f})\n",
-      r.choice.kept.size(), r.candidates.size(),
-      100 * (1 - static_cast<double>(r.kept_bytes) / static_cast<double>(r.linear_bytes)),
-      r.before.kl, error_of(r.before, 5), increase_of(r.before.perplexity, r.perplexity),
-      100 * r.before.top1, r.after.kl, error_of(r.after, 5),
-      increase_of(r.after.perplexity, r.perplexity), 100 * r.after.top1, r.choice.estimated);
+      r.choice.kept.size(), r.candidates.size(), 100 * (1 - share_of(r.kept_bytes, r)), r.before.kl,
+      error_of(r.before, 5), increase_of(r.before.perplexity, r.perplexity), 100 * r.before.top1,
+      r.after.kl, error_of(r.after, 5), increase_of(r.after.perplexity, r.perplexity),
+      100 * r.after.top1, r.choice.estimated);
+  if (!r.weight_only.empty()) {
+    text += fmt::format("  in FP8 with inputs in 16 bits, {:.1f} % of the linears' bytes:\n",
+                        100 * share_of(r.weight_only_bytes, r));
+    for (const size_t i : r.weight_only) text += fmt::format("    {}\n", r.candidates[i].name);
+  }
   if (r.choice.kept.empty()) return text;
   text += "  in 16 bits, what FP8 costs most for each byte first:\n";
   for (const size_t i : r.choice.kept) {
@@ -351,6 +407,10 @@ OrderedJson json_of(const AutoResult& r) {
                     {"bytes", c.bytes},
                     {"bytes_fp8", c.bytes_low}});
   }
+  OrderedJson weight_only = OrderedJson::array();
+  for (const size_t i : r.weight_only) {
+    weight_only.push_back({{"name", r.candidates[i].name}, {"modules", r.candidates[i].modules}});
+  }
   for (const auto& trial : r.choice.trials) {
     trials.push_back({{"kept", trial.kept}, {"kl", trial.kl}});
   }
@@ -359,8 +419,9 @@ OrderedJson json_of(const AutoResult& r) {
           {"written", json_of(r.after, r.perplexity)},
           {"kl_by_adding_up", r.choice.estimated},
           {"parts", r.candidates.size()},
-          {"fp8_share_of_linear_bytes",
-           1 - static_cast<double>(r.kept_bytes) / static_cast<double>(r.linear_bytes)},
+          {"fp8_share_of_linear_bytes", 1 - share_of(r.kept_bytes, r)},
+          {"weight_only_share_of_linear_bytes", share_of(r.weight_only_bytes, r)},
+          {"weight_only", std::move(weight_only)},
           {"kept", std::move(kept)},
           {"measured", std::move(trials)}};
 }

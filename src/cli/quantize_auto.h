@@ -16,6 +16,7 @@ struct AutoOptions {
   std::string sensitivity;  // a file of `octet eval sensitivity`; "" = it is measured first
   DrawnText text;
   double min_fp8_share = 0.8;
+  double min_fp8_input_share = 1;  // of the linears' bytes: those whose inputs become FP8
 };
 
 void add_auto_rows(OptionTable& table, AutoOptions& options);
@@ -28,10 +29,13 @@ void check_auto_work(const offline::QuantizeOptions& options, const AutoOptions&
 struct AutoResult {
   offline::QuantizeReport report;
   std::vector<offline::Candidate> candidates;
+  std::vector<size_t> weight_only;  // places of candidates whose inputs stay in 16 bits
   offline::Choice choice;
-  eval::Fidelity before, after;              // all in FP8, and as it was written
-  double perplexity = 0;                     // of the source, in FP32
-  int64_t linear_bytes = 0, kept_bytes = 0;  // of the candidates, as they are in 16 bits
+  eval::Fidelity before, after;  // all in FP8, and as it was written
+  double perplexity = 0;         // of the source, in FP32
+  // Of the candidates, as they are in 16 bits; of those that are not kept, and yet have such
+  // inputs.
+  int64_t linear_bytes = 0, kept_bytes = 0, weight_only_bytes = 0;
 };
 
 // Sensitivities that are measured here are kept in OUT.sensitivity.jsonl as they come, so that a

@@ -74,7 +74,7 @@ Policy effective_policy(const ModelConfig& config, const LoadOptions& options) {
                                                                                   : LinearFormat{});
   std::vector<PolicyRow> rows = options.policy;
   if (config.quant) {
-    for (PolicyRow& row : policy_rows(*config.quant)) {
+    for (PolicyRow& row : policy_rows(*config.quant, config.recorded.weight_only)) {
       if (options.compute != Compute::fp8) row.format.input.reset();
       rows.push_back(std::move(row));
     }

@@ -116,7 +116,8 @@ RecordedArithmetic read_arithmetic(const JsonView& octet) {
   RecordedArithmetic recorded{
       .attention = read_choice(octet, "attention", {"fp8", "bf16"}),
       .kv_cache_dtype =
-          read_choice(octet, "kv_cache_dtype", {"bf16", "fp8", "fp8_e4m3", "fp8_e5m2"})};
+          read_choice(octet, "kv_cache_dtype", {"bf16", "fp8", "fp8_e4m3", "fp8_e5m2"}),
+      .weight_only = octet.get<std::vector<std::string>>("weight_only", {})};
   if (recorded.attention == "fp8" && recorded.kv_cache_dtype == "bf16") {
     octet.refuse("kv_cache_dtype", "FP8 attention reads an FP8 KV cache",
                  "fp8, fp8_e4m3 or fp8_e5m2 beside \"attention\": \"fp8\"");
@@ -127,8 +128,16 @@ RecordedArithmetic read_arithmetic(const JsonView& octet) {
 void read_recorded(const JsonView& config, ModelConfig& model) {
   const std::optional<JsonView> octet = config.find("octet");
   if (!octet) return;
-  require_known(*octet, {"attention", "kv_cache_dtype", "calibration"});
+  require_known(*octet, {"attention", "kv_cache_dtype", "weight_only", "calibration"});
   model.recorded = read_arithmetic(*octet);
+  if (!model.recorded.weight_only.empty() && !model.quant) {
+    octet->refuse("weight_only",
+                  "no linear has codes for a weight: there is no quantization_config",
+                  "a checkpoint with quantized weights, or no such list");
+  }
+  for (const std::string& name : model.recorded.weight_only) {
+    if (name.empty()) octet->refuse("weight_only", "a name is empty", "names of linears, or globs");
+  }
   read_calibration(*octet, model.rope.dim);  // a wrong one is refused by whoever reads this file
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "model/quant_schema.h"
@@ -45,6 +46,13 @@ Decoder::Decoder(Binder& binder, DecoderWeights weights)
       notices.push_back("quantization_config: " + shortened(std::move(target), 200) +
                         " matches no module");
     }
+  }
+  for (const std::string& name : config_.recorded.weight_only) {
+    if (std::ranges::find(precisions_, name, &PolicyRow::name) != precisions_.end()) continue;
+    notices.push_back(
+        fmt::format("octet.weight_only of config.json names '{}', which decides no linear's "
+                    "precision",
+                    shortened(name, 200)));
   }
   for (std::string& notice : notices) notice = shortened(std::move(notice), 1000);
 }

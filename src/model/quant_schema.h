@@ -52,7 +52,9 @@ std::vector<std::string> unmatched_ignores(const QuantConfig& config,
 // Suffix of the scale tensor: ".weight_scale_inv" or ".weight_scale".
 std::string_view scale_suffix(const QuantConfig& config);
 
-// Policy rows that put the checkpoint's own precisions above the defaults.
-std::vector<PolicyRow> policy_rows(const QuantConfig& config);
+// Policy rows that put the checkpoint's own precisions above the defaults. Linears that one of the
+// globs `weight_only` names keep their inputs in 16 bits, whatever the quantization_config says.
+std::vector<PolicyRow> policy_rows(const QuantConfig& config,
+                                   const std::vector<std::string>& weight_only);
 
 }  // namespace octet::model

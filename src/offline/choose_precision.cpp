@@ -100,8 +100,8 @@ Choice choose_kept(std::span<const Candidate> candidates, const KeepBudget& budg
                               "16 bits, which is all that may be",
                               *budget.kl, none, choice.kl, choice.kept.size(), candidates.size()),
          .accepted = fmt::format("a budget of {:.5f} or more", std::ceil(choice.kl * 1e5) / 1e5),
-         .fix = "allow more, keep more (--min-fp8-share), or round better (--rounding "
-                "compensated)"});
+         .fix = "allow more, keep more (--min-fp8-share), leave inputs in 16 bits "
+                "(--min-fp8-input-share), or round better (--rounding compensated)"});
   }
   // `fails` parts do not suffice, choice.kept do; the first guess is where the sum of costs says.
   size_t fails = 0;

@@ -8,7 +8,6 @@
 #include <tuple>
 
 #include "model/binder.h"
-#include "model/quant_schema.h"
 #include "offline/findings.h"
 
 namespace octet::offline {
@@ -213,15 +212,13 @@ class Scales {
   // Linears whose config says that scales of their inputs are stored.
   void missing_input_scales(const model::Model& model) {
     if (!model.config().quant) return;
+    const Policy policy = model::effective_policy(model.config(), {.compute = model::Compute::fp8});
     int64_t all = 0, missing = 0;
     std::string first;
     for (const model::LinearUse& use : model.linears()) {
       const ops::Linear& linear = *use.linear;
-      if (!linear.quant || !is_quantizable(linear.role) || linear.role == Role::attn_latent) {
-        continue;  // what absorbed attention multiplies by is not quantized
-      }
-      const model::QuantGroup* group = model::group_of(*model.config().quant, linear.name);
-      if (!group || !group->format.input || group->format.when != InputScale::calibrated) continue;
+      const LinearFormat& format = resolve(policy, linear.role, linear.name).format;
+      if (!linear.quant || !format.input || format.when != InputScale::calibrated) continue;
       ++all;
       if (found_.find(linear.name + ".input_scale")) continue;
       if (found_.find(linear.name + ".activation_scale")) continue;

@@ -16,15 +16,16 @@ std::string_view module_of(std::string_view name, std::string_view suffix) {
   return name.ends_with(suffix) ? name.substr(0, name.size() - suffix.size()) : std::string_view();
 }
 
-// Names are the quantized checkpoint's, without the scales of what is kept.
+// Names are the quantized checkpoint's, without the scales of what is kept and of inputs that are.
 class MixedSource final : public model::WeightSource {
  public:
   MixedSource(std::shared_ptr<const model::WeightSource> high,
-              std::shared_ptr<const model::WeightSource> low, Modules kept,
+              std::shared_ptr<const model::WeightSource> low, Modules kept, Modules weight_only,
               std::string scale_suffix)
       : high_(std::move(high)),
         low_(std::move(low)),
         kept_(std::move(kept)),
+        weight_only_(std::move(weight_only)),
         scale_suffix_(std::move(scale_suffix)) {}
 
   const Tensor* find(std::string_view name, const Shape& expected) const override {
@@ -46,12 +47,13 @@ class MixedSource final : public model::WeightSource {
     return kept_.contains(module_of(name, kWeight)) ? *high_ : *low_;
   }
   bool is_gone(std::string_view name) const {
-    return kept_.contains(module_of(name, scale_suffix_)) ||
-           kept_.contains(module_of(name, ".input_scale"));
+    const std::string_view input = module_of(name, ".input_scale");
+    return kept_.contains(module_of(name, scale_suffix_)) || kept_.contains(input) ||
+           weight_only_.contains(input);
   }
 
   std::shared_ptr<const model::WeightSource> high_, low_;
-  Modules kept_;
+  Modules kept_, weight_only_;
   std::string scale_suffix_;
 };
 
@@ -85,6 +87,9 @@ OrderedJson MixedCheckpoint::config_json(const Modules& kept) const {
   if (ignored.is_null()) ignored = OrderedJson::array();
   for (const std::string& module : kept) ignored.push_back(module);
   if (ignored.empty()) quant.erase("modules_to_not_convert");
+  for (const std::string& module : weight_only_) {
+    if (!kept.contains(module)) config["octet"]["weight_only"].push_back(module);
+  }
   return config;
 }
 
@@ -96,7 +101,7 @@ std::shared_ptr<const model::WeightSource> MixedCheckpoint::weights(const Module
   for (const std::string& module : kept) {
     invariant(modules_.contains(module), "what is kept was quantized");
   }
-  return std::make_shared<MixedSource>(high_, low_, kept, scale_suffix_);
+  return std::make_shared<MixedSource>(high_, low_, kept, weight_only_, scale_suffix_);
 }
 
 int64_t MixedCheckpoint::bytes(const Modules& kept) const {

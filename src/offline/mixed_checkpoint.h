@@ -30,6 +30,9 @@ class MixedCheckpoint {
   };
   const std::map<std::string, Sizes, std::less<>>& modules() const { return modules_; }
 
+  // From now on the inputs of these of modules() stay in 16 bits, which config.json records.
+  void leave_inputs(Modules modules) { weight_only_ = std::move(modules); }
+
   // The model whose linears `kept` are those of the source. Each of them is one of modules().
   model::ModelConfig config(const Modules& kept) const;
   std::shared_ptr<const model::WeightSource> weights(const Modules& kept) const;
@@ -46,6 +49,7 @@ class MixedCheckpoint {
   std::shared_ptr<const model::WeightSource> high_, low_;
   std::string scale_suffix_;
   std::map<std::string, Sizes, std::less<>> modules_;
+  Modules weight_only_;
 };
 
 }  // namespace octet::offline

@@ -39,6 +39,7 @@ struct Plan {
   LinearFormat format;                                  // of all quantized ones
   bool has_input = false;                               // format.input is decided
   std::set<std::string, std::less<>> weight_only;       // quantized, and their inputs are not
+  std::vector<std::string> recorded;  // of these, those of which the loader must be told
   std::vector<std::string> notices;
 };
 
@@ -62,11 +63,12 @@ void refuse_calibrated(const QuantizeOptions& options) {
                .fix = "run `octet calibrate`, or choose fp8_channel or fp8_block"});
 }
 
-// A checkpoint says one format for all its FP8 linears. kv_b_proj may lack the input format: that
-// none multiplies its weight is the loader's rule, not the checkpoint's.
+// A checkpoint says one format for all its FP8 linears. Some may lack the input's: that none
+// multiplies kv_b_proj's weight is the loader's rule, and of others it is told by config.json's
+// octet.weight_only.
 void add_format(Plan& plan, const ops::Linear& linear, const LinearFormat& format) {
   LinearFormat& common = plan.format;
-  const bool weight_only = linear.role == Role::attn_latent && !format.input;
+  const bool weight_only = !format.input;
   const bool first = !common.weight;
   if (first) common.weight = format.weight;
   if (!weight_only && !plan.has_input) {
@@ -108,8 +110,11 @@ Plan make_plan(const model::ModelConfig& config,
     }
     add_format(plan, linear, format);
     plan.quantized.emplace(linear.name, Shape{linear.out, linear.in});
-    if (!format.input) plan.weight_only.insert(linear.name);
+    if (format.input) continue;
+    plan.weight_only.insert(linear.name);
+    if (linear.role != Role::attn_latent) plan.recorded.push_back(linear.name);
   }
+  if (!plan.has_input) plan.recorded.clear();  // the format says it of all of them
   if (plan.quantized.empty()) {
     throw Error({.what = "the policy leaves nothing to quantize",
                  .where = "--policy",
@@ -438,6 +443,7 @@ QuantizeReport quantize_checkpoint(const QuantizeOptions& options,
   OrderedJson new_config = read_config_json(options.source);
   new_config["quantization_config"] = quant;
   record(options.recorded, new_config);
+  if (!plan.recorded.empty()) new_config["octet"]["weight_only"] = plan.recorded;
   if (new_config.contains("octet")) new_config["octet"].erase("calibration");
   if (const OrderedJson data = calibration_record(options, calibrated); !data.is_null()) {
     new_config["octet"]["calibration"] = data;

@@ -182,6 +182,26 @@ class Precision(unittest.TestCase):
         self.refused(["--operand", "--high-roles"], *sensitivity, "--high-roles")
         self.refused(["--operand", "inputs"], *sensitivity, "--scheme", "fp8_w8a16")
 
+    def test_inputs_that_stay_in_16_bits(self):
+        self.model = harness.tiny_llama(self.root / "tiny")
+        share = ("--min-fp8-input-share", 0.6)
+        self.quantize("bytes=1e9", *share)
+        chosen = json.loads((self.root / "q.json").read_text())["auto"]
+        self.quantize("kl=1e-9", *share, "--min-fp8-share", 1, code=2)
+        budget = chosen["all_fp8"]["kl"] * 0.99
+        self.quantize(f"kl={budget:.8f}", *share)
+        chosen = json.loads((self.root / "q.json").read_text())["auto"]
+        self.assertLessEqual(chosen["written"]["kl"], budget)
+        self.assertTrue(chosen["weight_only"])
+        self.assertLessEqual(chosen["weight_only_share_of_linear_bytes"], 0.4)
+        config = json.loads((self.root / "out" / "config.json").read_text())
+        self.assertEqual(sorted(config["octet"]["weight_only"]),
+                         sorted(name for part in chosen["weight_only"] for name in part["modules"]))
+        # What every verb then runs is what was measured.
+        self.assertIn("recorded to stay 16-bit", harness.run("inspect", self.root / "out")[1])
+        self.refused(["--min-fp8-input-share", "inputs"], "quantize", self.model, "--out", self.root / "no",
+                     "--auto", "--budget", "kl=1", *WINDOWS, *share, "--scheme", "fp8_w8a16")
+
     def test_searched_scales(self):
         tiny = harness.tiny_llama(self.root / "tiny")
 
@@ -235,7 +255,8 @@ class Precision(unittest.TestCase):
         self.refused(["--text"], *quantize, "--auto", "--budget", "kl=0.01")
         self.refused(["--budget", "--auto"], *quantize, "--budget", "kl=0.01")
         self.refused(["or more"], *quantize, "--auto", "--budget", "bytes=10", *WINDOWS)
-        for flag, value in (("--windows", 8), ("--window", 100), ("--seed", 1), ("--min-fp8-share", 0.8)):
+        for flag, value in (("--windows", 8), ("--window", 100), ("--seed", 1), ("--min-fp8-share", 0.8),
+                            ("--min-fp8-input-share", 0.8)):
             self.refused([flag, "--auto"], *quantize, flag, value)
         self.refused(["--min-fp8-share", "kl=X"], *quantize, "--auto", "--budget", "bytes=1e9", *WINDOWS,
                      "--min-fp8-share", 0.5)

@@ -26,7 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     rope_attention_factor(config.rope);
     if (config.quant) {
-      policy_rows(*config.quant);
+      policy_rows(*config.quant, config.recorded.weight_only);
       unmatched_ignores(*config.quant, {"lm_head", "model.layers.10.mlp.gate"});
     }
   } catch (const octet::Error&) {

@@ -137,7 +137,8 @@ std::string_view scale_suffix(const QuantConfig& config) {
   return config.scale_suffix;
 }
 
-std::vector<PolicyRow> policy_rows(const QuantConfig& config) {
+std::vector<PolicyRow> policy_rows(const QuantConfig& config,
+                                   const std::vector<std::string>& weight_only) {
   std::vector<PolicyRow> rows;
   for (const std::string& entry : config.ignored) {
     for (const std::string& glob : globs_of(config.names, entry)) {
@@ -160,6 +161,14 @@ std::vector<PolicyRow> policy_rows(const QuantConfig& config) {
       holds = [shared, i](std::string_view module) {
         return group_of(*shared, module) == &shared->groups[i];
       };
+    }
+    for (const std::string& name : weight_only) {
+      rows.push_back({.role = std::nullopt,
+                      .name = name,
+                      .format = {.weight = group.format.weight, .input = std::nullopt},
+                      .reason = reason + "; its input is recorded to stay 16-bit",
+                      .origin = "octet.weight_only of config.json",
+                      .holds = holds});
     }
     // The default's exception for kv_b_proj holds for every checkpoint: its weight is stored as the
     // checkpoint says, but absorbed attention never multiplies a quantized activation by it.

@@ -225,6 +225,15 @@ TEST(Config, WhatItsMakerRecordedOfTheArithmetic) {
               AllOf(HasSubstr("$.octet.atention"), HasSubstr("attention, kv_cache_dtype")));
   EXPECT_THAT(fault({{"attention", "fp8"}, {"kv_cache_dtype", "bf16"}}),
               HasSubstr("FP8 attention reads an FP8 KV cache"));
+  // Linears whose inputs stay in 16 bits, of a checkpoint that has codes.
+  EXPECT_THAT(fault({{"weight_only", {"*.o_proj"}}}),
+              AllOf(HasSubstr("$.octet.weight_only"), HasSubstr("quantization_config")));
+  json["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
+  json["octet"] = {{"weight_only", {"*.o_proj"}}};
+  EXPECT_THAT(parse(json).recorded.weight_only, ElementsAre("*.o_proj"));
+  EXPECT_THAT(fault_of(json, "octet", {{"weight_only", "*.o_proj"}}),
+              HasSubstr("$.octet.weight_only"));
+  EXPECT_THAT(fault_of(json, "octet", {{"weight_only", {""}}}), HasSubstr("$.octet.weight_only"));
 }
 
 TEST(Config, WhatItsMakerRecordedOfTheCalibration) {

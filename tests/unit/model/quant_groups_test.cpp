@@ -104,13 +104,15 @@ TEST(QuantGroups, EachHasItsOwnFormat) {
   EXPECT_TRUE(config.groups[1].packing);
 
   Policy policy = default_policy(LinearFormat{});
-  const auto rows = policy_rows(config);
+  const auto rows = policy_rows(config, {"*.k_proj"});
   policy.rows.insert(policy.rows.begin(), rows.begin(), rows.end());
   const auto format_of = [&](Role role, std::string_view module) {
     return resolve(policy, role, module).format;
   };
   EXPECT_EQ(format_of(Role::attn_in, "model.layers.0.self_attn.q_proj"), config.groups[0].format);
   EXPECT_EQ(format_of(Role::mlp_down, "model.layers.0.mlp.down_proj"), config.groups[1].format);
+  EXPECT_EQ(format_of(Role::attn_in, "model.layers.0.self_attn.k_proj"),
+            LinearFormat{.weight = config.groups[0].format.weight});
   EXPECT_EQ(format_of(Role::attn_in, "model.layers.0.linear_attn.q_proj"), LinearFormat{});
 }
 

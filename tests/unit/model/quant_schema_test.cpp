@@ -261,12 +261,18 @@ TEST(NamePattern, GlobsOfSimpleRegexes) {
 TEST(QuantSchema, PolicyRowsPutTheCheckpointFirst) {
   Policy policy = default_policy(LinearFormat{});
   const QuantConfig config = read(compressed());
-  const auto rows = policy_rows(config);
+  // An input that is recorded to stay in 16 bits changes nothing of its weight, nor of what the
+  // checkpoint ignores.
+  const auto rows = policy_rows(config, {"*.q_proj", "lm_head"});
   policy.rows.insert(policy.rows.begin(), rows.begin(), rows.end());
 
   const PolicyRow& linear = resolve(policy, Role::mlp_down, "model.layers.0.mlp.down_proj");
   EXPECT_EQ(linear.format, config.groups.at(0).format);
   EXPECT_EQ(linear.origin, "quantization_config");
+  const PolicyRow& query = resolve(policy, Role::attn_in, "model.layers.0.self_attn.q_proj");
+  EXPECT_EQ(query.format.weight, config.groups.at(0).format.weight);
+  EXPECT_FALSE(query.format.input);
+  EXPECT_EQ(query.origin, "octet.weight_only of config.json");
   // The latent projection never quantizes its input.
   const PolicyRow& latent =
       resolve(policy, Role::attn_latent, "model.layers.0.self_attn.kv_b_proj");

@@ -84,6 +84,31 @@ TEST_P(Mixed, WhatIsKeptIsTheSourcesAndIsWrittenAsItWasRun) {
   EXPECT_EQ(plain, kept.size());
 }
 
+TEST_P(Mixed, InputsThatAreLeftStayIn16Bits) {
+  MixedCheckpoint mixed(source_, quantized_);
+  std::vector<std::string> names;
+  for (const auto& [module, sizes] : mixed.modules()) {
+    if (!module.ends_with("kv_b_proj")) names.push_back(module);
+  }
+  ASSERT_GE(names.size(), 3u);
+  // The first has 16-bit weights as well, and so needs no word of its input.
+  mixed.leave_inputs({names[0], names[1]});
+  const model::ModelConfig config = mixed.config({names[0]});
+  EXPECT_EQ(config.recorded.weight_only, std::vector{names[1]});
+  test::HostBackend backend;
+  const auto model = model::load_model(config, mixed.weights({names[0]}), backend,
+                                       {.compute = model::Compute::fp8});
+  const auto linear = [&](const std::string& name) -> const ops::Linear& {
+    for (const model::LinearUse& use : model->linears()) {
+      if (use.linear->name == name) return *use.linear;
+    }
+    throw std::runtime_error(name);
+  };
+  EXPECT_FALSE(linear(names[0]).quant || linear(names[0]).input);
+  EXPECT_TRUE(linear(names[1]).quant && !linear(names[1]).input);
+  EXPECT_TRUE(linear(names[2]).quant && linear(names[2]).input);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, Mixed,
                          ::testing::Values(std::pair("llama_gqa_rope3", "fp8_channel"),
                                            std::pair("llama_f16", "fp8_block"),

@@ -216,6 +216,38 @@ TEST_F(Quantize, SearchedScalesLeaveLessError) {
   EXPECT_GT(gained / static_cast<double>(plain.size()), 0.3);
 }
 
+// quantization_config says one format; config.json's octet.weight_only, whose inputs it is not for.
+TEST_F(Quantize, InputsThatStayIn16BitsAreRecorded) {
+  for (const char* scheme : {"fp8_channel", "fp8_block"}) {
+    SCOPED_TRACE(scheme);
+    QuantizeOptions wanted = options("deepseek_v3_groups", scheme);
+    wanted.overwrite = true;
+    LinearFormat weight_only = wanted.scheme;
+    weight_only.input.reset();
+    wanted.policy = {row(Role::attn_in, weight_only)};
+    quantize_checkpoint(wanted);
+    ops::NullBackend nowhere;
+    const auto model =
+        model::load_model(model::read_config(wanted.out), model::open_weights(wanted.out), nowhere,
+                          {.compute = model::Compute::fp8});
+    for (const model::LinearUse& use : model->linears()) {
+      const ops::Linear& linear = *use.linear;
+      if (!is_quantizable(linear.role)) continue;
+      EXPECT_TRUE(linear.quant) << linear.name;
+      EXPECT_EQ(linear.input.has_value(),
+                linear.role != Role::attn_in && linear.role != Role::attn_latent)
+          << linear.name;
+    }
+  }
+  // Where no input is quantized the format says it, and where all are there is nothing to say.
+  for (const char* scheme : {"fp8_w8a16", "fp8_channel"}) {
+    QuantizeOptions wanted = options("deepseek_v3_groups", scheme);
+    wanted.overwrite = true;
+    quantize_checkpoint(wanted);
+    EXPECT_TRUE(model::read_config(wanted.out).recorded.weight_only.empty()) << scheme;
+  }
+}
+
 TEST_F(Quantize, RefusesWhatNoCheckpointCanSay) {
   QuantizeOptions two = options("llama_mha");
   two.policy = {row(Role::mlp_down, scheme_named("fp8_block").format)};
