@@ -14,10 +14,11 @@ inline std::vector<offline::Finding> calibration_findings(const std::string& pat
   const auto calibration = model::read_calibration(path, open.config());
   if (!calibration) return {};
   return offline::diagnose_calibration(
-      *calibration, {.rope = open.config().rope,
-                     .length = open.max_model_len(),
-                     .fp8_inputs = open.load_options().compute == model::Compute::fp8,
-                     .e4m3_cache = open.kv_dtype() == DType::e4m3});
+      *calibration,
+      {.rope = open.config().rope,
+       .length = open.max_model_len(),
+       .fp8_inputs = open.load_options().compute == model::Compute::fp8,
+       .e4m3_cache = open.kv_dtype() == DType::e4m3 && !model::has_token_heads(open.kv_type())});
 }
 
 }  // namespace octet::cli

@@ -40,8 +40,7 @@ eval::Subject subject_of(const OpenModel& open, ops::Backend& backend) {
 
 std::string arithmetic_of(const OpenModel& open) {
   return fmt::format("{}, KV cache {}{}, attention {}", name_of(open.load_options().compute),
-                     name_of(open.kv_dtype()), open.unit_kv_scale() ? " unscaled" : "",
-                     open.attention());
+                     open.kv_name(), open.unit_kv_scale() ? " unscaled" : "", open.attention());
 }
 
 }  // namespace octet::cli

@@ -284,7 +284,7 @@ OrderedJson json_of(const OpenModel& open, const Facts& facts) {
           {"bytes_per_token", facts.bytes_per_token},
           {"compute", name_of(open.load_options().compute)},
           {"attention", open.attention()},
-          {"kv_cache", name_of(open.kv_dtype())},
+          {"kv_cache", open.kv_name()},
           {"run_as", open.run_as()},
           {"notices", facts.notices},
           {"findings", std::move(findings)},

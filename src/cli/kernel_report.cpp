@@ -32,10 +32,10 @@ ops::OpDesc describe_attention(const OpenModel& open) {
     desc.k = mla.kv_lora;
   }
   desc.weight = cache;
-  if (is_fp8(cache)) {
+  if (is_code(cache)) {
+    const int32_t tokens = model::has_token_heads(open.kv_type()) ? 1 : 0;  // 0: of a block or more
     desc.weight_format =
-        QuantFormat{cache == DType::e4m3 ? Code::e4m3 : Code::e5m2,
-                    scaled ? ScaleGrid{0, scaled} : grids::group128,
+        QuantFormat{code_of(cache), scaled ? ScaleGrid{tokens, scaled} : grids::group128,
                     !scaled && open.unit_kv_scale() ? ScaleType::unit : ScaleType::f32};
   }
   if (model.fp8_attention())

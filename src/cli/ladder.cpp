@@ -345,7 +345,7 @@ int run_ladder(Args args) {
   table.group("Formats");
   table.add("--scheme", &o.scheme, "of the linears", {.choices = names});
   table.add("--kv-cache-dtype", &o.kv_cache_dtype, "of the KV cache",
-            {.choices = {"fp8_e4m3", "fp8_e5m2"}});
+            {.choices = {"fp8_e4m3", "fp8_e5m2", "fp8_per_token_head"}});
   table.group("Speed");
   table.add("--prompt-len", &o.prompt_len, "tokens of the prompt", {.least = 1});
   table.add("--output-len", &o.output_len, "tokens to decode", {.least = 1});

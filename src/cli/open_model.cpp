@@ -79,8 +79,8 @@ ModelOptions with_recorded(ModelOptions options, const model::ModelConfig& confi
   if (compute_of(options, config) != model::Compute::fp8) return options;
   const bool fp8_attention_asked = options.attention == "fp8";
   if (options.attention == "auto" && recorded.attention == "bf16") options.attention = "bf16";
-  const bool goes = !fp8_attention_asked || recorded.kv_cache_dtype != "bf16";
-  if (options.kv_cache_dtype == "auto" && !recorded.kv_cache_dtype.empty() && goes) {
+  if (options.kv_cache_dtype == "auto" && !recorded.kv_cache_dtype.empty() &&
+      (!fp8_attention_asked || model::is_fp8(model::parse_kv_type(recorded.kv_cache_dtype)))) {
     options.kv_cache_dtype = recorded.kv_cache_dtype;
   }
   return options;
@@ -88,9 +88,7 @@ ModelOptions with_recorded(ModelOptions options, const model::ModelConfig& confi
 
 bool has_fp8_cache(const ModelOptions& options, model::Compute compute) {
   const model::KvType type = model::parse_kv_type(options.kv_cache_dtype);
-  if (type != model::KvType::automatic) {
-    return type == model::KvType::fp8_e4m3 || type == model::KvType::fp8_e5m2;
-  }
+  if (type != model::KvType::automatic) return model::is_fp8(type);
   return compute == model::Compute::fp8 && options.attention != "bf16";
 }
 
@@ -110,7 +108,8 @@ void refuse_idle_flags(const ModelOptions& options, const model::ModelConfig& co
                  .fix = "leave --kv-scale out, or pass --kv-cache-dtype fp8"});
   }
   if (options.kv_group_tokens &&
-      (!fp8_cache || std::holds_alternative<model::Mla>(config.attention))) {
+      (!fp8_cache || std::holds_alternative<model::Mla>(config.attention) ||
+       model::has_token_heads(model::parse_kv_type(options.kv_cache_dtype)))) {
     throw Error(
         {.what = "there is no FP8 cache of K and V whose tokens could share a scale",
          .where = flag_of(options, "kv-group-tokens"),
@@ -130,7 +129,8 @@ void refuse_idle_flags(const ModelOptions& options, const model::ModelConfig& co
   throw Error({.what = "FP8 attention needs FP8 arithmetic and an FP8 KV cache",
                .where = flag_of(options, "attention"),
                .value = "fp8 with " + run,
-               .accepted = "--compute fp8 and --kv-cache-dtype auto, fp8, fp8_e4m3 or fp8_e5m2",
+               .accepted = "--compute fp8 and --kv-cache-dtype auto, fp8, fp8_e4m3, fp8_e5m2 or "
+                           "fp8_per_token_head",
                .fix = "leave --attention out, or change the other two"});
 }
 
@@ -147,7 +147,7 @@ model::LoadOptions load_options_of(const ModelOptions& options, const model::Mod
     load.online = scheme_named(options.scheme.empty() ? "fp8_channel" : options.scheme).format;
   }
   if (!options.policy.empty()) load.policy = read_policy_file(options.policy);
-  load.fp8_attention = options.attention != "bf16";
+  load.fp8_attention = options.attention != "bf16" && has_fp8_cache(options, load.compute);
   load.kv_group_tokens = options.kv_group_tokens.value_or(load.kv_group_tokens);
   refuse_idle_flags(options, config, load.compute);
   return load;
@@ -266,8 +266,9 @@ void add_model_rows(OptionTable& table, ModelOptions& options, const std::string
             {.choices = {"auto", "fp8", "bf16"}});
   table.add(flag("kv-cache-dtype"), &options.kv_cache_dtype,
             "type of the KV cache; auto is what the checkpoint records, or else follows the "
-            "arithmetic",
-            {.choices = {"auto", "fp32", "bf16", "fp8", "fp8_e4m3", "fp8_e5m2"}});
+            "arithmetic; per_token_head gives each token and KV head a scale of its own",
+            {.choices = {"auto", "fp32", "bf16", "fp8", "fp8_e4m3", "fp8_e5m2",
+                         "fp8_per_token_head", "int8_per_token_head"}});
   table.add(flag("kv-scale"), &options.kv_scale,
             "unit leaves an FP8 latent unscaled, to measure what scales are worth",
             {.choices = {"auto", "unit"}});
@@ -341,6 +342,11 @@ DType OpenModel::kv_dtype() const {
   return engine::kv_dtype(kv_type_, fp8, activation);
 }
 
+std::string OpenModel::kv_name() const {
+  return fmt::format("{}{}", name_of(kv_dtype()),
+                     model::has_token_heads(kv_type_) ? " per token and head" : "");
+}
+
 std::string_view OpenModel::attention() const {
   if (load_.compute == model::Compute::fp8) return load_.fp8_attention ? "fp8" : "bf16";
   return name_of(load_.compute);
@@ -353,7 +359,7 @@ std::string OpenModel::run_as() const {
     return fp8 && !recorded.empty() && recorded == in_force ? "recorded in config.json" : "default";
   };
   return fmt::format(
-      "{}, KV cache {} ({}), attention {} ({})", name_of(load_.compute), name_of(kv_dtype()),
+      "{}, KV cache {} ({}), attention {} ({})", name_of(load_.compute), kv_name(),
       origin(kv_asked_, config_.recorded.kv_cache_dtype, options_.kv_cache_dtype), attention(),
       origin(attention_asked_, config_.recorded.attention, std::string(attention())));
 }

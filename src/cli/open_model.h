@@ -83,6 +83,7 @@ class OpenModel {
   model::KvType kv_type() const { return kv_type_; }
   bool unit_kv_scale() const { return options_.kv_scale == "unit"; }
   DType kv_dtype() const;
+  std::string kv_name() const;  // with what its scales are by: "i8 per token and head"
   // Its arithmetic: "fp8", "bf16" or "fp32".
   std::string_view attention() const;
   // What it runs as, and who says so: "fp8, KV cache e4m3 (as asked), attention bf16 (recorded in

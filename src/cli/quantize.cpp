@@ -114,7 +114,8 @@ OptionTable table_of(QuantizeFlags& o) {
             {.choices = {"fp8", "bf16"}});
   table.add("--kv-cache-dtype", &o.kv_cache_dtype,
             "the type of the KV cache; where it is not recorded it follows attention's arithmetic",
-            {.choices = {"bf16", "fp8", "fp8_e4m3", "fp8_e5m2"}});
+            {.choices = {"bf16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_per_token_head",
+                         "int8_per_token_head"}});
   add_auto_rows(table, o.autos);
   table.group("Files");
   table.add("--overwrite", &o.overwrite, "replace the directory if it exists");

@@ -140,13 +140,15 @@ class Judge {
   eval::Fidelity operator()(const Modules& kept) {
     const model::ModelConfig config = mixed_.config(kept);
     const model::RecordedArithmetic& recorded = config.recorded;
-    const auto model = model::load_model(config, mixed_.weights(kept), backend_,
-                                         {.compute = model::Compute::fp8,
-                                          .fp8_attention = recorded.attention != "bf16",
-                                          .max_positions = eval::longest(pieces_)});
-    const std::string& cache = recorded.kv_cache_dtype;
-    return reference_.measure(
-        {*model, backend_, model::parse_kv_type(cache.empty() ? "auto" : cache)}, advance());
+    const std::string& named = recorded.kv_cache_dtype;
+    const model::KvType cache = model::parse_kv_type(named.empty() ? "auto" : named);
+    const bool fp8_cache = cache == model::KvType::automatic || model::is_fp8(cache);
+    const auto model =
+        model::load_model(config, mixed_.weights(kept), backend_,
+                          {.compute = model::Compute::fp8,
+                           .fp8_attention = recorded.attention != "bf16" && fp8_cache,
+                           .max_positions = eval::longest(pieces_)});
+    return reference_.measure({*model, backend_, cache}, advance());
   }
 
   // Of the source's logits and of each measurement; how many there will be is not known.

@@ -22,10 +22,10 @@ void refuse_fixed_scales(const OpenModel& open) {
                  .accepted = "a model whose cache holds K and V",
                  .fix = "leave the flag out"});
   }
-  if (open.kv_dtype() == DType::e4m3) return;
+  if (open.kv_dtype() == DType::e4m3 && !model::has_token_heads(open.kv_type())) return;
   throw Error({.what = "only a KV cache in E4M3 has fixed scales",
                .where = "--calculate-kv-scales",
-               .value = fmt::format("a cache in {}", name_of(open.kv_dtype())),
+               .value = "a cache in " + open.kv_name(),
                .accepted = "--kv-cache-dtype fp8",
                .fix = "leave the flag out, or pass --kv-cache-dtype fp8"});
 }
@@ -91,6 +91,7 @@ bool warm_up(const WarmUpOptions& o, const ModelOptions& model, const BackendOpt
 
 std::string kv_scales_from(const OpenModel& open, bool warmed_up) {
   const DType type = open.kv_dtype();
+  if (model::has_token_heads(open.kv_type())) return "tokens and heads";
   if (!is_fp8(type)) return "none";
   if (std::holds_alternative<model::Mla>(open.config().attention)) {
     return open.unit_kv_scale() ? "none" : "tokens";

@@ -115,9 +115,12 @@ DType kv_dtype(model::KvType type, bool fp8_attention, DType activation) {
     case model::KvType::bf16:
       return DType::bf16;
     case model::KvType::fp8_e4m3:
+    case model::KvType::fp8_token_heads:
       return DType::e4m3;
     case model::KvType::fp8_e5m2:
       return DType::e5m2;
+    case model::KvType::int8_token_heads:
+      return DType::i8;
     case model::KvType::automatic:
       break;
   }
@@ -132,7 +135,10 @@ ops::KvLayout kv_layout_of(const model::Model& model, model::KvType type, int64_
   options.block_tokens = block_tokens;
   options.group_tokens = model.kv_group_tokens();
   // Stored scales are made for E4M3. E5M2 has range enough without them.
-  options.fixed_scales = options.type == DType::e4m3 && !model.kv_scales().k.empty();
+  const bool stored = options.type == DType::e4m3 && !model.kv_scales().k.empty();
+  options.scaling = model::has_token_heads(type) ? ops::KvScaling::token_heads
+                    : stored                     ? ops::KvScaling::fixed
+                                                 : ops::KvScaling::groups;
   options.unit_scale = unit_scale;
   return model::kv_layout(model.config(), options);
 }

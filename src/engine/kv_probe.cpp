@@ -58,6 +58,8 @@ Count count_of(const Tensor& codes) {
       return count_codes<Code::e4m3>(codes);
     case DType::e5m2:
       return count_codes<Code::e5m2>(codes);
+    case DType::i8:
+      return count_values(codes.count(), [&](int64_t i) { return float{codes.as<int8_t>()[i]}; });
     case DType::bf16:
       return count_values(codes.count(), [&](int64_t i) { return to_float(codes.as<bf16>()[i]); });
     default:
@@ -68,6 +70,7 @@ Count count_of(const Tensor& codes) {
 double largest(DType type) {
   if (type == DType::e4m3) return Fp8Traits<Code::e4m3>::max;
   if (type == DType::e5m2) return Fp8Traits<Code::e5m2>::max;
+  if (type == DType::i8) return max_of(Code::i8);
   return 0;  // a range that nobody fills
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/capacity.h"
 #include "model/binder.h"
 #include "numerics/half.h"
 #include "numerics/quantize.h"
@@ -77,14 +78,10 @@ class Parts {
 
   void add_caches() {
     const model::ModelConfig& config = model_.config();
-    const auto layer_bytes = [&](DType type) {
-      const ops::KvLayout layout =
-          model::kv_layout(config, {.type = type, .activation = model_.activation()});
-      return layout.bytes_per_token() / config.layers;
+    const auto layer_bytes = [&](model::KvType type) {
+      return engine::kv_layout_of(model_, type, 16).bytes_per_token() / config.layers;
     };
-    const int64_t high = layer_bytes(model_.activation());
-    const int64_t low =
-        layer_bytes(low_.cache == model::KvType::fp8_e5m2 ? DType::e5m2 : DType::e4m3);
+    const int64_t high = layer_bytes(model::KvType::automatic), low = layer_bytes(low_.cache);
     const auto part = [&](std::string name, int64_t layer, int64_t count) {
       parts_.push_back({.kind = Part::Kind::cache,
                         .name = std::move(name),

@@ -100,7 +100,7 @@ struct QuantConfig {
 // says otherwise: docs/NUMERICS.md.
 struct RecordedArithmetic {
   std::string attention;       // "fp8" or "bf16"; "" = not recorded
-  std::string kv_cache_dtype;  // "bf16", "fp8", "fp8_e4m3" or "fp8_e5m2"; "" = not recorded
+  std::string kv_cache_dtype;  // what parse_kv_type() takes but "auto"; "" = not recorded
   // Linears whose weights are codes and whose inputs stay in 16 bits, though quantization_config
   // says otherwise: names, or globs as in a policy file.
   std::vector<std::string> weight_only;

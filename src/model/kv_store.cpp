@@ -3,6 +3,19 @@
 #include <fmt/format.h>
 
 namespace octet::model {
+namespace {
+
+void require_token_heads(const ops::Backend& backend) {
+  if (backend.info().kv_token_heads) return;
+  throw Error({.what = "this device has no kernels for a KV cache with a scale for each token and "
+                       "head",
+               .where = "--kv-cache-dtype",
+               .value = backend.info().name,
+               .accepted = "auto, fp32, bf16, fp8, fp8_e4m3, fp8_e5m2",
+               .fix = "pass --device cpu, or another --kv-cache-dtype"});
+}
+
+}  // namespace
 
 KvType parse_kv_type(std::string_view text) {
   if (text == "auto") return KvType::automatic;
@@ -10,10 +23,21 @@ KvType parse_kv_type(std::string_view text) {
   if (text == "bf16" || text == "bfloat16") return KvType::bf16;
   if (text == "fp8" || text == "fp8_e4m3") return KvType::fp8_e4m3;
   if (text == "fp8_e5m2") return KvType::fp8_e5m2;
+  if (text == "fp8_per_token_head") return KvType::fp8_token_heads;
+  if (text == "int8_per_token_head") return KvType::int8_token_heads;
   throw Error({.what = "unknown KV cache type",
                .where = "--kv-cache-dtype",
                .value = std::string(text),
-               .accepted = "auto, fp32, bf16, fp8 (= fp8_e4m3), fp8_e4m3, fp8_e5m2"});
+               .accepted = "auto, fp32, bf16, fp8 (= fp8_e4m3), fp8_e4m3, fp8_e5m2, "
+                           "fp8_per_token_head, int8_per_token_head"});
+}
+
+bool is_fp8(KvType type) {
+  return type == KvType::fp8_e4m3 || type == KvType::fp8_e5m2 || type == KvType::fp8_token_heads;
+}
+
+bool has_token_heads(KvType type) {
+  return type == KvType::fp8_token_heads || type == KvType::int8_token_heads;
 }
 
 ops::KvLayout kv_layout(const ModelConfig& config, const KvOptions& options) {
@@ -26,8 +50,9 @@ ops::KvLayout kv_layout(const ModelConfig& config, const KvOptions& options) {
     layer.kind = ops::KvLayerFormat::Kind::gqa;
     layer.kv_heads = gqa->kv_heads;
     layer.head_dim = gqa->head_dim;
-    layer.block_groups = is_fp8(options.type) && !options.fixed_scales;
-    if (layer.block_groups && options.group_tokens % options.block_tokens != 0) {
+    layer.scaling = options.scaling;
+    if (octet::is_fp8(options.type) && options.scaling == ops::KvScaling::groups &&
+        options.group_tokens % options.block_tokens != 0) {
       throw Error({.what = "tokens of the KV cache that share a scale are whole blocks",
                    .where = "--block-size",
                    .value = fmt::format("{} with --kv-group-tokens {}", options.block_tokens,
@@ -36,6 +61,16 @@ ops::KvLayout kv_layout(const ModelConfig& config, const KvOptions& options) {
                    .fix = "change one of the two, or calibrate the scales (octet calibrate)"});
     }
   } else {
+    if (options.scaling == ops::KvScaling::token_heads) {
+      throw Error(
+          {.what = "a latent has no heads that could have scales of their own",
+           .where = "--kv-cache-dtype",
+           .value = fmt::format("{}_per_token_head, {}", options.type == DType::i8 ? "int8" : "fp8",
+                                config.architecture),
+           .accepted = "auto, fp32, bf16, fp8, fp8_e4m3, fp8_e5m2",
+           .fix = "pass --kv-cache-dtype fp8: a latent's scales are by token already, one "
+                  "for every 128 values"});
+    }
     const auto& mla = std::get<Mla>(config.attention);
     layer.kind = ops::KvLayerFormat::Kind::mla;
     layer.kv_lora = mla.kv_lora;
@@ -62,11 +97,17 @@ KvStore::KvStore(ops::Backend& backend, const ops::KvLayout& layout, int64_t blo
       ops::GqaCache& cache = gqa_[i];
       cache.k = allocate(format.type, {blocks, tokens, format.kv_heads, format.head_dim});
       cache.v = allocate(format.type, {blocks, tokens, format.kv_heads, format.head_dim});
-      if (!is_fp8(format.type)) continue;
+      if (!is_code(format.type)) continue;
+      if (format.scaling == ops::KvScaling::token_heads) {
+        require_token_heads(backend);
+        cache.k_scale = allocate(DType::f32, {blocks, tokens, format.kv_heads});
+        cache.v_scale = allocate(DType::f32, {blocks, tokens, format.kv_heads});
+        continue;
+      }
       cache.group_tokens = layout.group_tokens;
       cache.k_scale = allocate(DType::f32, {blocks, format.kv_heads});
       cache.v_scale = allocate(DType::f32, {blocks, format.kv_heads});
-      if (format.block_groups) {
+      if (format.scaling == ops::KvScaling::groups) {
         cache.k_absmax = allocate(DType::f32, {blocks, format.kv_heads});
         cache.v_absmax = allocate(DType::f32, {blocks, format.kv_heads});
       } else {
@@ -79,7 +120,7 @@ KvStore::KvStore(ops::Backend& backend, const ops::KvLayout& layout, int64_t blo
       ops::MlaCache& cache = mla_[i];
       cache.latent = allocate(format.type, {blocks, tokens, format.kv_lora});
       cache.rope = allocate(format.rope_type, {blocks, tokens, format.rope_dim});
-      if (!is_fp8(format.type)) continue;
+      if (!octet::is_fp8(format.type)) continue;
       cache.format = QuantFormat{format.type == DType::e4m3 ? Code::e4m3 : Code::e5m2,
                                  grids::group128, format.scale};
       if (format.scale != ScaleType::unit) {

@@ -11,21 +11,35 @@
 namespace octet::model {
 
 // --kv-cache-dtype. `automatic` follows the arithmetic: FP8 with --compute fp8, else its own type.
-enum class KvType : uint8_t { automatic, fp32, bf16, fp8_e4m3, fp8_e5m2 };
-
-// "auto", "fp32", "bf16" (or "bfloat16"), "fp8" (= e4m3), "fp8_e4m3", "fp8_e5m2". Throws Error.
-KvType parse_kv_type(std::string_view text);
-
-struct KvOptions {
-  DType type = DType::bf16;        // of K and V or the latent: e4m3, e5m2, bf16, f32
-  DType activation = DType::bf16;  // the rope part of MLA keeps this
-  int64_t block_tokens = 16;
-  int64_t group_tokens = ops::kGroupTokens;  // of block groups
-  bool unit_scale = false;                   // MLA FP8 without scales, for comparison
-  bool fixed_scales = false;                 // GQA FP8: the checkpoint or a calibration gives them
+// Of the last two, E4M3 and INT8, each token and KV head has its own scale.
+enum class KvType : uint8_t {
+  automatic,
+  fp32,
+  bf16,
+  fp8_e4m3,
+  fp8_e5m2,
+  fp8_token_heads,
+  int8_token_heads,
 };
 
-// What every layer's cache holds, for this model. Error if blocks do not fill its groups.
+// "auto", "fp32", "bf16" (or "bfloat16"), "fp8" (= e4m3), "fp8_e4m3", "fp8_e5m2",
+// "fp8_per_token_head", "int8_per_token_head" (vLLM's names). Throws Error.
+KvType parse_kv_type(std::string_view text);
+
+bool is_fp8(KvType type);           // then attention can run in FP8 over it
+bool has_token_heads(KvType type);  // KvScaling::token_heads
+
+struct KvOptions {
+  DType type = DType::bf16;        // of K and V or the latent: e4m3, e5m2, bf16, f32; of K, V: i8
+  DType activation = DType::bf16;  // the rope part of MLA keeps this
+  int64_t block_tokens = 16;
+  int64_t group_tokens = ops::kGroupTokens;         // of block groups
+  bool unit_scale = false;                          // MLA FP8 without scales, for comparison
+  ops::KvScaling scaling = ops::KvScaling::groups;  // GQA of codes
+};
+
+// What every layer's cache holds, for this model. Error if blocks do not fill its groups, and for
+// scales by KV head of a latent, which has no heads.
 ops::KvLayout kv_layout(const ModelConfig& config, const KvOptions& options);
 
 // Per layer and KV head, f32 [kv_heads] on the device; empty where the checkpoint has none.
@@ -35,7 +49,8 @@ struct KvScales {
 
 class KvStore {
  public:
-  // `blocks` blocks in every layer. Error if the device has too little memory.
+  // `blocks` blocks in every layer. Error if the device has too little memory, or no kernels for
+  // scales by token and head.
   KvStore(ops::Backend& backend, const ops::KvLayout& layout, int64_t blocks,
           const KvScales& scales = {});
 

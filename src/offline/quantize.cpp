@@ -354,8 +354,9 @@ void refuse_contradiction(const model::RecordedArithmetic& asked,
   const auto in_force = [](const std::string& flag, const std::string& recorded) {
     return flag.empty() ? recorded : flag;
   };
-  if (in_force(asked.attention, stored.attention) != "fp8" ||
-      in_force(asked.kv_cache_dtype, stored.kv_cache_dtype) != "bf16") {
+  const std::string cache = in_force(asked.kv_cache_dtype, stored.kv_cache_dtype);
+  if (in_force(asked.attention, stored.attention) != "fp8" || cache.empty() ||
+      cache.starts_with("fp8")) {
     return;
   }
   const auto origin = [](const std::string& flag) {
@@ -363,9 +364,10 @@ void refuse_contradiction(const model::RecordedArithmetic& asked,
   };
   throw Error({.what = "FP8 attention reads an FP8 KV cache",
                .where = asked.kv_cache_dtype.empty() ? "--attention" : "--kv-cache-dtype",
-               .value = fmt::format("attention fp8 ({}), KV cache bf16 ({})",
-                                    origin(asked.attention), origin(asked.kv_cache_dtype)),
-               .accepted = "--attention bf16, or --kv-cache-dtype fp8, fp8_e4m3 or fp8_e5m2",
+               .value = fmt::format("attention fp8 ({}), KV cache {} ({})", origin(asked.attention),
+                                    cache, origin(asked.kv_cache_dtype)),
+               .accepted = "--attention bf16, or --kv-cache-dtype fp8, fp8_e4m3, fp8_e5m2 or "
+                           "fp8_per_token_head",
                .fix = "change one of the two"});
 }
 

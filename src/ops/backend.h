@@ -28,8 +28,9 @@ namespace octet::ops {
 struct BackendInfo {
   std::string name;  // "cpu avx512_bf16, 2 threads"
   Device device;
-  int launch_depth = 1;      // steps in flight that keep this device busy: 1 on a CPU, 2 on a GPU
-  bool int8 = true;          // multiplies INT8 codes, not FP8 alone
+  int launch_depth = 1;        // steps in flight that keep this device busy: 1 on a CPU, 2 on a GPU
+  bool int8 = true;            // multiplies INT8 codes, not FP8 alone
+  bool kv_token_heads = true;  // caches K and V with KvScaling::token_heads
   bool graphs = false;       // run_step replays, so that it pays to give steps one of a few shapes
   int64_t memory_bytes = 0;  // of the device, free at construction
   // Only of devices with memory of their own; else 0.

@@ -17,11 +17,18 @@ namespace octet::ops {
 // Tokens that share a scale where block groups choose it, unless another number is asked for.
 inline constexpr int64_t kGroupTokens = 1024;
 
+// Who chooses the scales of a GQA cache of codes.
+enum class KvScaling : uint8_t {
+  fixed,        // the checkpoint or a calibration, one a KV head
+  groups,       // block groups, one a group and KV head
+  token_heads,  // every token and KV head its own, by numerics/quantize.h
+};
+
 // GQA: K and V of every KV head.
 //
-// The scale in force is stored with each block, one a KV head. A calibrated model fixes it
-// (`fixed_*`). Otherwise tokens are grouped by `group_tokens`, and a group's power-of-two scale is
-// frozen when the group starts:
+// The scale in force is stored with each block, one a KV head, or one a token and KV head where
+// each has its own. A calibrated model fixes it (`fixed_*`). Where groups choose, tokens are
+// grouped by `group_tokens`, and a group's power-of-two scale is frozen when the group starts:
 //
 //   positions  0 ........ 1023 | 1024 ...... 2047 | 2048 ...
 //   scale      1.0             | s1 = f(absmax of | s2 = f(absmax of
@@ -32,11 +39,15 @@ inline constexpr int64_t kGroupTokens = 1024;
 // `*_absmax` is the running absmax of the sequence up to and including the block, so that the next
 // group's scale needs one look-up. It depends on the tokens alone: never on chunking or sharing.
 struct GqaCache {
-  Tensor k, v;                // [blocks, block_tokens, kv_heads, head_dim]: e4m3, e5m2, bf16, f32
-  Tensor k_scale, v_scale;    // f32 [blocks, kv_heads]; absent unless k, v are FP8
+  // [blocks, block_tokens, kv_heads, head_dim]: e4m3, e5m2, bf16, f32; i8 with token_heads.
+  Tensor k, v;
+  // f32 [blocks, kv_heads], or [blocks, block_tokens, kv_heads]; absent unless k, v are codes.
+  Tensor k_scale, v_scale;
   Tensor k_absmax, v_absmax;  // f32 [blocks, kv_heads]; absent unless block groups choose scales
   Tensor fixed_k_scale, fixed_v_scale;  // f32 [kv_heads], or absent
   int64_t group_tokens = kGroupTokens;  // a multiple of block_tokens
+
+  bool token_heads() const { return k_scale.shape.rank == 3; }
 };
 
 // MLA: one latent vector (the first `kv_lora` of K, and V itself) and one rope vector a token,
@@ -53,12 +64,12 @@ struct MlaCache {
 // What the cache of one layer holds. Layers may differ.
 struct KvLayerFormat {
   enum class Kind : uint8_t { gqa, mla } kind = Kind::gqa;
-  int64_t kv_heads = 0, head_dim = 0;  // gqa
-  int64_t kv_lora = 0, rope_dim = 0;   // mla
-  DType type = DType::bf16;            // of K, V or the latent
-  DType rope_type = DType::bf16;       // mla
-  ScaleType scale = ScaleType::f32;    // mla FP8: f32 or unit
-  bool block_groups = false;           // gqa FP8 without fixed scales
+  int64_t kv_heads = 0, head_dim = 0;    // gqa
+  int64_t kv_lora = 0, rope_dim = 0;     // mla
+  DType type = DType::bf16;              // of K, V or the latent
+  DType rope_type = DType::bf16;         // mla
+  ScaleType scale = ScaleType::f32;      // mla FP8: f32 or unit
+  KvScaling scaling = KvScaling::fixed;  // gqa of codes
 };
 
 struct KvLayout {

@@ -31,7 +31,8 @@ int64_t token_bytes(std::initializer_list<Tensor> tensors) {
   return bytes;
 }
 int64_t token_bytes(const GqaCache& cache) {
-  return token_bytes({cache.k, cache.v});
+  const int64_t scales = cache.token_heads() ? token_bytes({cache.k_scale, cache.v_scale}) : 0;
+  return token_bytes({cache.k, cache.v}) + scales;
 }
 int64_t token_bytes(const MlaCache& cache) {
   return token_bytes({cache.latent, cache.latent_scale, cache.rope});

@@ -27,8 +27,12 @@ int64_t KvLayout::bytes_per_block() const {
     const auto element = static_cast<int64_t>(size_of(layer.type));
     if (layer.kind == KvLayerFormat::Kind::gqa) {
       bytes += 2 * block_tokens * layer.kv_heads * layer.head_dim * element;
-      // One scale a block and head for K and V each; as many again for the running absmax.
-      if (is_fp8(layer.type)) bytes += 2 * layer.kv_heads * 4 * (layer.block_groups ? 2 : 1);
+      // One scale a block and head for K and V each, as many again for the running absmax; or one
+      // a token and head.
+      const int64_t scales = layer.scaling == KvScaling::token_heads ? block_tokens
+                             : layer.scaling == KvScaling::groups    ? 2
+                                                                     : 1;
+      if (is_code(layer.type)) bytes += 2 * layer.kv_heads * 4 * scales;
     } else {
       bytes += block_tokens * layer.kv_lora * element;
       bytes += block_tokens * layer.rope_dim * static_cast<int64_t>(size_of(layer.rope_type));

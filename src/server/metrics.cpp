@@ -211,7 +211,8 @@ void write_kv(Page& page, PrometheusText& out, const engine::Engine& engine) {
   family(
       "octet_kv_saturated_values_total", "counter",
       "Of these, those at the end of FP8's range, where larger ones end as well. Of MLA's latent "
-      "the largest of each 128 is there by construction.",
+      "the largest of each 128 is there by construction, as is that of each token and head where "
+      "these have scales of their own.",
       [](const KvNumbers& g) { return g.saturated; });
   family("octet_kv_zero_values_total", "counter",
          "Of these, zeros: what was one and what was flushed to one.",

@@ -20,11 +20,15 @@ struct Case {
   DType activation;
   int64_t window;
   std::vector<Span> spans;
-  bool groups = false;  // scales by groups of 1024 tokens, else one a head
+  // Scales by groups of 1024 tokens, or one a token and head; else one a head.
+  bool groups = false, token_heads = false;
   std::string name() const {
-    std::string text = fmt::format("h={}/{} d={} bt={} kv={} act={}{}{}", heads, kv_heads, dim,
-                                   block_tokens, name_of(cache), name_of(activation),
-                                   fp8 ? " fp8" : "", groups ? " groups" : "");
+    std::string text =
+        fmt::format("h={}/{} d={} bt={} kv={} act={}{}{}", heads, kv_heads, dim, block_tokens,
+                    name_of(cache), name_of(activation), fp8 ? " fp8" : "",
+                    token_heads ? " token heads"
+                    : groups    ? " groups"
+                                : "");
     if (window) text += fmt::format(" window={}", window);
     for (const Span& s : spans) text += fmt::format(" {}+{}", s.first_position, s.rows);
     return text;
@@ -33,7 +37,11 @@ struct Case {
 
 // Powers of two by group, as kv_layout.h chooses them; else any number.
 float scale_of(const Case& c, int64_t position, int64_t head, bool value) {
-  if (!is_fp8(c.cache)) return 1.0f;
+  if (!is_code(c.cache)) return 1.0f;
+  if (c.token_heads) {
+    const float of_token = 1.0f + 0.37f * static_cast<float>((position * 7 + head * 3) % 11);
+    return (value ? 0.017f : 0.011f) * of_token * (c.cache == DType::i8 ? 1.5f : 1.0f);
+  }
   if (c.groups) return std::ldexp(1.0f, static_cast<int>((position / 1024 * 5 + head) % 4) - 6);
   return (value ? 0.017f : 0.011f) * static_cast<float>(head + 1);
 }
@@ -46,10 +54,11 @@ struct Cache {
 
 Cache fill_cache(const Case& c, const Pages& pages) {
   const int64_t width = c.kv_heads * c.dim, slots = pages.blocks * pages.block_tokens;
+  const int64_t cells = (c.token_heads ? slots : pages.blocks) * c.kv_heads;
   Cache cache{Plane(c.cache, slots, width),
               Plane(c.cache, slots, width),
-              unused_scales(pages.blocks * c.kv_heads),
-              unused_scales(pages.blocks * c.kv_heads),
+              unused_scales(cells),
+              unused_scales(cells),
               {},
               {}};
   for (size_t s = 0; s < pages.sequences.size(); ++s) {
@@ -58,7 +67,8 @@ Cache fill_cache(const Case& c, const Pages& pages) {
       const int64_t slot = pages.slot_of(s, p);
       for (int64_t h = 0; h < c.kv_heads; ++h) {
         const auto seed = static_cast<uint64_t>((static_cast<int64_t>(s) * 4096 + p) * 64 + h);
-        const auto cell = static_cast<size_t>(slot / c.block_tokens * c.kv_heads + h);
+        const auto cell =
+            static_cast<size_t>((c.token_heads ? slot : slot / c.block_tokens) * c.kv_heads + h);
         cache.k_scale[cell] = scale_of(c, p, h, false);
         cache.v_scale[cell] = scale_of(c, p, h, true);
         const Doubles k =
@@ -73,6 +83,21 @@ Cache fill_cache(const Case& c, const Pages& pages) {
     cache.values.push_back(values);
   }
   return cache;
+}
+
+// v_scale / S of attention_rule.h for the positions of a row: S is the largest scale that it sees
+// in a tile.
+Doubles ratios_of(const Case& c, int64_t begin, int64_t position, int64_t head) {
+  Doubles ratios(static_cast<size_t>(position + 1));
+  for (int64_t t = begin; t <= position; ++t) {
+    float largest = 0.0f;
+    const int64_t tile = t / 64 * 64;
+    for (int64_t i = std::max(begin, tile); i <= std::min(position, tile + 63); ++i) {
+      largest = std::max(largest, scale_of(c, i, head, true));
+    }
+    ratios[static_cast<size_t>(t)] = scale_of(c, t, head, true) / largest;
+  }
+  return ratios;
 }
 
 // What every (row, head) should be: against exact P, and against P rounded as the rule says.
@@ -112,9 +137,12 @@ Expected expect(const Case& c, const Pages& pages, const Cache& cache, const Flo
         }
         const oracle::RowResult row = oracle::attention_row(
             scores, begin, v, c.dim, [](double p, int64_t, int64_t) { return p; });
+        const Doubles ratios = c.token_heads ? ratios_of(c, begin, position, kv) : Doubles();
         const oracle::RowResult rule =
-            oracle::attention_row(scores, begin, v, c.dim, [&](double p, int64_t, int64_t) {
-              return c.fp8 ? oracle::e4m3(p * 256.0) / 256.0 : p;
+            oracle::attention_row(scores, begin, v, c.dim, [&](double p, int64_t t, int64_t) {
+              if (!c.fp8) return p;
+              const double ratio = c.token_heads ? ratios[static_cast<size_t>(t)] : 1.0;
+              return oracle::e4m3(p * ratio * 256.0) / 256.0 / ratio;
             });
         AttentionBudget budget{magnitude, c.dim, 0.0, c.activation};
         if (c.fp8) {
@@ -146,21 +174,23 @@ struct Result {
 void run_kernels(const Case& c, const Pages& pages, const Cache& cache, const Floats& q,
                  const std::function<void(const std::string&, const Result&)>& use) {
   ops::OpDesc desc{"attention", pages.rows, c.heads, c.dim, c.cache, {}, {}, c.activation};
-  if (is_fp8(c.cache)) {
-    desc.weight_format = QuantFormat{c.cache == DType::e4m3 ? Code::e4m3 : Code::e5m2,
-                                     {0, static_cast<int32_t>(c.dim)},
-                                     ScaleType::f32};
+  if (is_code(c.cache)) {
+    desc.weight_format = QuantFormat{
+        code_of(c.cache), {c.token_heads ? 1 : 0, static_cast<int32_t>(c.dim)}, ScaleType::f32};
   }
   if (c.fp8) desc.input_format = QuantFormat{Code::e4m3, grids::row, ScaleType::f32};
   for_each_kernel("attention", desc, [&](ops::Backend& backend, const std::string& kernel) {
+    if (c.token_heads && !backend.info().kv_token_heads) return;
     Rig rig(backend);
     const Shape planes{pages.blocks, c.block_tokens, c.kv_heads, c.dim};
     ops::GqaCache device;
     device.k = rig.put_bytes(c.cache, planes, cache.k.bytes);
     device.v = rig.put_bytes(c.cache, planes, cache.v.bytes);
-    if (is_fp8(c.cache)) {
-      device.k_scale = rig.put(DType::f32, {pages.blocks, c.kv_heads}, cache.k_scale);
-      device.v_scale = rig.put(DType::f32, {pages.blocks, c.kv_heads}, cache.v_scale);
+    if (is_code(c.cache)) {
+      const Shape cells = c.token_heads ? Shape{pages.blocks, c.block_tokens, c.kv_heads}
+                                        : Shape{pages.blocks, c.kv_heads};
+      device.k_scale = rig.put(DType::f32, cells, cache.k_scale);
+      device.v_scale = rig.put(DType::f32, cells, cache.v_scale);
     }
     const Tensor out = rig.make(c.activation, {pages.rows, c.heads, c.dim});
     const Tensor lse = rig.make(DType::f32, {pages.rows, c.heads});
@@ -239,6 +269,29 @@ TEST(Attention, LongContextsAndGroups) {
   }
 }
 
+// Scales that differ from token to token, and are no powers of two.
+TEST(Attention, ScalesOfTokensAndHeads) {
+  for (const auto& [cache, fp8] :
+       {std::pair{DType::e4m3, true}, {DType::e4m3, false}, {DType::i8, false}}) {
+    for (const DType activation : {DType::f32, DType::bf16}) {
+      for (const int64_t block_tokens : {1, 16, 64}) {
+        run_case({6,
+                  2,
+                  72,
+                  block_tokens,
+                  cache,
+                  fp8,
+                  activation,
+                  0,
+                  {{63, 2}, {0, 7}, {5, 70}, {1020, 9}},
+                  false,
+                  true});
+      }
+      run_case({4, 4, 64, 16, cache, fp8, activation, 40, {{0, 70}, {1100, 1}}, false, true});
+    }
+  }
+}
+
 // The kernels' results by name.
 std::map<std::string, Result> all_results(const Case& c, const Pages& pages, const Cache& cache,
                                           const Floats& q) {
@@ -258,6 +311,7 @@ std::vector<Case> broken_cases() {
     cases.push_back({4, 2, 72, 64, DType::e4m3, false, activation, window, spans});
     cases.push_back({4, 2, 64, 16, DType::e5m2, true, activation, window, spans});
     cases.push_back({4, 2, 64, 16, DType::bf16, false, activation, window, spans});
+    cases.push_back({4, 2, 64, 16, DType::e4m3, true, activation, window, spans, false, true});
     cases.push_back({6, 2, 64, 16, DType::f32, false, activation, window, spans});
   }
   return cases;

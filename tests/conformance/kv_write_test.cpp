@@ -135,6 +135,55 @@ TEST(KvWrite, CodesScalesAndAbsmax) {
   }
 }
 
+// Each token and head by its own largest value, whatever the chunk.
+TEST(KvWrite, ScalesOfTokensAndHeads) {
+  const int64_t heads = 3, dim = 72, block_tokens = 16, rows = 50;
+  for (const DType type : {DType::e4m3, DType::i8}) {
+    for (const int64_t chunk : {int64_t{7}, rows}) {
+      const Pages pages = make_pages({{0, rows}}, block_tokens);
+      const int64_t slots = pages.blocks * block_tokens, width = heads * dim;
+      Floats x = random_values(70, rows * width, 2.0f);
+      std::fill_n(x.begin() + 5 * width, dim, 0.0f);  // of a head, all zero
+      x[static_cast<size_t>(9 * width)] = std::numeric_limits<float>::infinity();
+      Plane want(type, slots, width);
+      Floats want_scale = unused_scales(slots * heads);
+      for (int64_t p = 0; p < rows; ++p) {
+        for (int64_t h = 0; h < heads; ++h) {
+          const auto at = x.begin() + p * width + h * dim;
+          const Floats values(at, at + dim);
+          const float scale = choose_scale(finite_absmax(values.data(), dim),
+                                           {code_of(type), grids::row, ScaleType::f32});
+          want.store(pages.slot_of(0, p), h * dim, values, scale);
+          want_scale[static_cast<size_t>(pages.slot_of(0, p) * heads + h)] = scale;
+        }
+      }
+      for_each_backend([&](ops::Backend& backend, const std::string& name) {
+        if (!backend.info().kv_token_heads) return;
+        Rig rig(backend);
+        const Shape shape{pages.blocks, block_tokens, heads, dim};
+        ops::GqaCache cache;
+        cache.k = rig.make(type, shape);
+        cache.v = rig.make(type, shape);
+        cache.k_scale = rig.make(DType::f32, {pages.blocks, block_tokens, heads});
+        cache.v_scale = rig.make(DType::f32, {pages.blocks, block_tokens, heads});
+        for (int64_t first = 0; first < rows; first += chunk) {
+          Pages step = pages;
+          step.rows = std::min(chunk, rows - first);
+          step.sequences = {{0, step.rows, first}};
+          const Tensor part =
+              rig.put(DType::f32, {step.rows, heads, dim},
+                      Floats(x.begin() + first * width, x.begin() + (first + step.rows) * width));
+          backend.kv_write(part, part, cache, make_batch(rig, step));
+        }
+        report("kv_write", name, fmt::format("{} token heads chunk={}", name_of(type), chunk),
+               same(rig.get_bytes(cache.k) == want.bytes && rig.get_bytes(cache.v) == want.bytes &&
+                    same_bits(rig, cache.k_scale, want_scale) &&
+                    same_bits(rig, cache.v_scale, want_scale)));
+      });
+    }
+  }
+}
+
 TEST(MlaKvWrite, CodesAndScales) {
   for (const DType type : {DType::e4m3, DType::e5m2, DType::bf16, DType::f32}) {
     for (const ScaleType scale : {ScaleType::f32, ScaleType::e8m0, ScaleType::unit}) {

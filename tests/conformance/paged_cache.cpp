@@ -15,10 +15,9 @@ Doubles Plane::store(int64_t slot, int64_t first, const Floats& values, float sc
   for (size_t i = 0; i < values.size(); ++i) {
     uint8_t* const to =
         bytes.data() + (static_cast<size_t>(slot * width + first) + i) * size_of(type);
-    if (is_fp8(type)) {
-      const Code fp8 = type == DType::e4m3 ? Code::e4m3 : Code::e5m2;
-      *to = quantize_value(fp8, values[i], inv);
-      stored.push_back(double{fp8_decode(fp8, *to)} * double{scale});
+    if (is_code(type)) {
+      *to = quantize_value(code_of(type), values[i], inv);
+      stored.push_back(double{code_decode(code_of(type), *to)} * double{scale});
     } else if (type == DType::bf16) {
       const bf16 value = to_bf16(values[i]);
       std::memcpy(to, &value, 2);

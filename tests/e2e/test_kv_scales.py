@@ -76,6 +76,26 @@ class KvScales(unittest.TestCase):
         self.assertIn("passed over", server.log())
         self.assertIn("KV scales: block groups", server.log())
 
+    def test_scales_by_token_and_head(self):
+        plain = self.complete(self.serve())[0]
+        for kind, name, attention in (("fp8_per_token_head", "e4m3", "fp8"), ("int8_per_token_head", "i8", "bf16")):
+            server = self.serve("--kv-cache-dtype", kind)
+            self.assertIn(f"KV cache {name} per token and head (as asked), attention {attention}", server.log())
+            self.assertIn("KV scales: tokens and heads", server.log())
+            answer, _ = self.complete(server)
+            again, cached = self.complete(server)
+            self.assertGreater(cached, 0)
+            self.assertEqual(again, answer)
+            self.assertNotEqual(answer, plain)
+        fp8 = ("--random-weights", "--compute", "fp8", "--kv-cache-dtype")
+        self.assertIn("--attention", self.refused(*fp8, "int8_per_token_head", "--attention", "fp8"))
+        self.assertIn("share a scale", self.refused(*fp8, "fp8_per_token_head", "--kv-group-tokens", 512))
+        log = self.refused(*fp8, "fp8_per_token_head", "--calculate-kv-scales", "--warmup", self.text)
+        self.assertIn("e4m3 per token and head", log)
+        for kind in ("fp8_per_token_head", "int8_per_token_head"):
+            log = self.refused("--compute", "fp8", "--kv-cache-dtype", kind, model=harness.MODEL)
+            self.assertIn("a latent has no heads", log)
+
     def test_what_cannot_be_warmed_up(self):
         calculate = ("--random-weights", "--compute", "fp8", "--calculate-kv-scales", "--warmup")
         self.assertIn("--calculate-kv-scales", self.refused("--random-weights", "--warmup", self.text))

@@ -60,7 +60,16 @@ TEST(CacheError, IsThatOfTheCodes) {
   }
 }
 
+TEST(CacheError, OfScalesByTokenAndHead) {
+  const char* const name = "llama_gqa_rope3";
+  EXPECT_NEAR(error_of(name, model::KvType::fp8_token_heads), 0.026, 0.006);
+  // A step is 1/127 of the largest of 16 values, some two standard deviations; the error of
+  // rounding to it is 0.29 of a step.
+  EXPECT_NEAR(error_of(name, model::KvType::int8_token_heads), 0.0045, 0.0015);
+}
+
 TEST(CacheError, SeesAWrongScale) {
+  EXPECT_GT(error_of("llama_gqa_rope3", model::KvType::fp8_token_heads, true), 0.1);
   EXPECT_GT(error_of("llama_gqa_rope3", model::KvType::fp8_e4m3, true), 0.1);
 }
 

@@ -19,6 +19,8 @@ float value_at(const Tensor& tensor, int64_t offset) {
       return fp8_decode<Code::e4m3>(tensor.as<uint8_t>()[offset]);
     case DType::e5m2:
       return fp8_decode<Code::e5m2>(tensor.as<uint8_t>()[offset]);
+    case DType::i8:
+      return tensor.as<int8_t>()[offset];
     default:
       invariant(tensor.type == DType::f32, "a cache and what is written to it hold numbers");
       return tensor.as<float>()[offset];
@@ -72,9 +74,12 @@ void CacheErrorBackend::kv_write(const Tensor& k, const Tensor& v, const ops::Gq
   inner().kv_write(k, v, cache, batch);
   inner().sync();
   const auto add = [&](const Tensor& x, const Tensor& codes, const Tensor& scales) {
-    const Sums sums = compare(x, codes, batch, [&](int64_t block, int64_t, int64_t head, int64_t) {
-      return scales ? scales.as<float>()[block * scales.shape[1] + head] : 1.0f;
-    });
+    const auto scale_of = [&](int64_t block, int64_t slot, int64_t head, int64_t) {
+      if (!scales) return 1.0f;
+      const int64_t cell = cache.token_heads() ? block * scales.shape[1] + slot : block;
+      return scales.as<float>()[cell * scales.cols() + head];
+    };
+    const Sums sums = compare(x, codes, batch, scale_of);
     error_ += sums.error;
     energy_ += sums.energy;
   };

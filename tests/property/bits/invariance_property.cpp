@@ -27,6 +27,7 @@ struct Subject {
   const char* kernels;
   int prompt_len;           // of the request under test
   int group_tokens = 1024;  // that share a scale of the cache
+  model::KvType cache = model::KvType::automatic;
 };
 
 // The tiny Qwens and Mixtral have windows in some layers or in all, far shorter than the prompt,
@@ -50,6 +51,11 @@ constexpr Subject kSubjects[] = {
     {"llama_groups", "/tests/golden/llama_gqa_rope3", "fp8_channel", "auto", 90, 32},
     {"llama_groups_portable", "/tests/golden/llama_gqa_rope3", "fp8_block", "portable", 90, 16},
     {"mixtral_groups_exact", "/tests/golden/mixtral_window", "fp8_channel", "exact", 40, 16},
+    // Each token and head by a scale of its own.
+    {"llama_token_heads", "/tests/golden/llama_gqa_rope3", "fp8_channel", "auto", 90, 1024,
+     model::KvType::fp8_token_heads},
+    {"qwen2_token_heads_int8", "/tests/golden/qwen2_window", "fp8_channel", "auto", 40, 1024,
+     model::KvType::int8_token_heads},
 };
 
 // What must not change: ids, and the bits of every reported log-probability.
@@ -77,6 +83,7 @@ class Bits : public ::testing::TestWithParam<Subject> {
     const std::string folder = kRoot + GetParam().folder;
     model::LoadOptions options{.compute = model::Compute::fp8,
                                .online = scheme_named(GetParam().scheme).format,
+                               .fp8_attention = GetParam().cache != model::KvType::int8_token_heads,
                                .kv_group_tokens = group_tokens};
     model::ModelConfig config = model::read_config(folder);
     config.max_positions = std::max<int64_t>(config.max_positions, kMaxTokens);
@@ -100,6 +107,7 @@ class Bits : public ::testing::TestWithParam<Subject> {
     options.max_num_seqs = 8;
     options.max_num_batched_tokens = 128;
     options.max_logprobs = kTop;
+    options.kv_type = GetParam().cache;
     return options;
   }
 

@@ -115,7 +115,7 @@ class KvProbeTest : public testing::TestWithParam<DType> {
     layer.kv_heads = kHeads;
     layer.head_dim = kDim;
     layer.type = GetParam();
-    layer.block_groups = is_fp8(GetParam());
+    layer.scaling = ops::KvScaling::groups;
     ops::KvLayout layout{.block_tokens = kTokens, .layers = {}};
     layout.layers.assign(static_cast<size_t>(layers), layer);
     return layout;

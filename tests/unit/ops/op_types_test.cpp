@@ -27,8 +27,13 @@ TEST(KvLayoutTest, BytesOfABlockCountScales) {
   layout.layers.assign(32, gqa);
   // 64 KiB a token for Llama-3-8B, and 64 bytes of scales a block and layer.
   EXPECT_EQ(layout.bytes_per_block(), 16 * 65536 + 32 * 64);
-  for (KvLayerFormat& layer : layout.layers) layer.block_groups = true;
+  for (KvLayerFormat& layer : layout.layers) layer.scaling = KvScaling::groups;
   EXPECT_EQ(layout.bytes_per_block(), 16 * 65536 + 32 * 128);
+  // 4 bytes for each token and head of K and of V.
+  for (KvLayerFormat& layer : layout.layers) layer.scaling = KvScaling::token_heads;
+  EXPECT_EQ(layout.bytes_per_token(), 65536 + 32 * 64);
+  for (KvLayerFormat& layer : layout.layers) layer.type = DType::i8;
+  EXPECT_EQ(layout.bytes_per_token(), 65536 + 32 * 64);
 }
 
 TEST(LinearTest, BytesAreThoseOfCodesAndScales) {

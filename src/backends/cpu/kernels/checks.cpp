@@ -64,13 +64,14 @@ void check_attention(const Tensor& q, const ops::GqaCache& cache, const ops::Bat
                       q.shape[2] == cache.k.shape[3] && q.shape[1] % cache.k.shape[2] == 0 &&
                       lse_fits(lse, q) && batch_fits(batch);
   const auto scale_fits = [&](const Tensor& scale) {
+    const int64_t cells = cache.k.shape[0] * cache.k.shape[2];
     return scale && scale.type == DType::f32 && scale.contiguous() &&
-           scale.count() == cache.k.shape[0] * cache.k.shape[2];
+           scale.count() == (cache.token_heads() ? cache.k.shape[1] * cells : cells);
   };
-  const bool fp8 = is_fp8(cache.k.type);
+  const bool coded = is_code(cache.k.type);
   const bool types = shapes && is_float_type(q.type) && is_output(out.type) &&
-                     cache.v.type == cache.k.type && (fp8 || is_float_type(cache.k.type)) &&
-                     (!fp8 || (scale_fits(cache.k_scale) && scale_fits(cache.v_scale)));
+                     cache.v.type == cache.k.type && (coded || is_float_type(cache.k.type)) &&
+                     (!coded || (scale_fits(cache.k_scale) && scale_fits(cache.v_scale)));
   if (types) return;
   unsupported("attention", shapes ? "unsupported types or scales" : "shapes do not fit",
               {{"q", q},

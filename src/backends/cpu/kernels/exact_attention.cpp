@@ -54,8 +54,8 @@ class Tile {
       std::fill(k_row + dim, k_row + segments_.stride(), 0.0f);
       load_floats(cache.v.type, static_cast<const char*>(cache.v.data) + row * dim * element, dim,
                   v.data() + t * dim);
-      if (is_fp8(cache.k.type)) {
-        const int64_t cell = table.block_of(from + t) * heads + kv_head;
+      if (is_code(cache.k.type)) {
+        const int64_t cell = cache.token_heads() ? row : table.block_of(from + t) * heads + kv_head;
         k_scale[static_cast<size_t>(t)] = cache.k_scale.as<const float>()[cell];
         v_scale[static_cast<size_t>(t)] = cache.v_scale.as<const float>()[cell];
       }

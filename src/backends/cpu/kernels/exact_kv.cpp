@@ -26,6 +26,13 @@ float group_scale(float absmax, Code type) {
   return std::max(2.0f * ceil_pow2(absmax / max_of(type)), kMinScale);
 }
 
+// One row's codes, with a scale of their own.
+void write_scaled(Code code, const std::vector<float>& values, float& scale, uint8_t* codes) {
+  const auto n = static_cast<int64_t>(values.size());
+  scale = choose_scale(row_absmax(values.data(), n), {code, grids::row, ScaleType::f32});
+  encode_row(code, values.data(), n, inverse_scale(scale), codes);
+}
+
 // The rows of one sequence and head, in ascending position: scales of blocks depend on the blocks
 // before them.
 void write_head(const Plane& plane, const ops::GqaCache& cache, const ops::Batch& batch,
@@ -36,8 +43,8 @@ void write_head(const Plane& plane, const ops::GqaCache& cache, const ops::Batch
   const BlockTable table(batch, sequence, block_tokens, plane.cache.shape[0]);
   const Heads x_heads(plane.x);
   const auto element = static_cast<int64_t>(size_of(plane.cache.type));
-  const bool fp8 = is_fp8(plane.cache.type);
-  const bool groups = fp8 && !plane.fixed;
+  const bool coded = is_code(plane.cache.type), token_heads = coded && cache.token_heads();
+  const bool groups = coded && !token_heads && !plane.fixed;
   float* const scales = plane.scale.as<float>();
   float* const absmax = plane.absmax.as<float>();
   std::vector<float> values(static_cast<size_t>(dim));
@@ -47,7 +54,7 @@ void write_head(const Plane& plane, const ops::GqaCache& cache, const ops::Batch
   for (int64_t i = 0; i < rows.rows; ++i) {
     const int64_t position = rows.first_position + i, slot = position % block_tokens;
     const int64_t block = table.block_of(position);
-    if (fp8 && (i == 0 || slot == 0)) {
+    if (coded && !token_heads && (i == 0 || slot == 0)) {
       cell = block * kv_heads + head;
       if (slot != 0) {  // the chunk goes on inside a block
         scale = scales[cell];
@@ -67,14 +74,18 @@ void write_head(const Plane& plane, const ops::GqaCache& cache, const ops::Batch
       }
     }
     load_floats(plane.x.type, x_heads.at(rows.first_row + i, head), dim, values.data());
-    char* const to = static_cast<char*>(plane.cache.data) +
-                     ((block * block_tokens + slot) * kv_heads + head) * dim * element;
-    if (!fp8) {
+    const int64_t row = (block * block_tokens + slot) * kv_heads + head;
+    char* const to = static_cast<char*>(plane.cache.data) + row * dim * element;
+    if (!coded) {
       store_floats(plane.cache.type, values.data(), dim, to);
       continue;
     }
-    encode_row(code_of(plane.cache.type), values.data(), dim, inverse_scale(scale),
-               reinterpret_cast<uint8_t*>(to));
+    const Code code = code_of(plane.cache.type);
+    if (token_heads) {
+      write_scaled(code, values, scales[row], reinterpret_cast<uint8_t*>(to));
+      continue;
+    }
+    encode_row(code, values.data(), dim, inverse_scale(scale), reinterpret_cast<uint8_t*>(to));
     if (groups) {
       most = row_absmax(values.data(), dim, most);
       absmax[cell] = most;
@@ -87,7 +98,10 @@ void check_plane(const Plane& plane, const ops::GqaCache& cache, const ops::Batc
   bool fits = plane.x && c && c.shape.rank == 4 && c.contiguous() && plane.x.shape.rank == 3 &&
               plane.x.shape[0] == batch.rows && plane.x.shape[1] == c.shape[2] &&
               plane.x.shape[2] == c.shape[3] && is_float_type(plane.x.type);
-  if (fits && is_fp8(c.type)) {
+  if (fits && is_code(c.type) && plane.scale.shape.rank == 3) {
+    fits =
+        plane.scale.shape == Shape{c.shape[0], c.shape[1], c.shape[2]} && plane.scale.contiguous();
+  } else if (fits && is_fp8(c.type)) {
     const int64_t cells = c.shape[0] * c.shape[2];
     fits = plane.scale && plane.scale.count() == cells && plane.scale.contiguous() &&
            (plane.fixed ? plane.fixed.count() == c.shape[2]

@@ -53,6 +53,7 @@ void attend(const KernelContext& context, const Tensor& q, const ops::GqaCache& 
     source.k_scale_block = cache.k_scale.strides[0];
     source.v_scale_block = cache.v_scale.strides[0];
     source.scale_head = 1;
+    if (cache.token_heads()) source.scale_token = cache.k_scale.strides[1];
   }
   attention::run(context, problem);
 }

@@ -388,7 +388,7 @@ OCTET_AVX512 void fill_slots(float value, int begin, int end, float* out) {
   }
 }
 
-// Fills [groups][64]; GQA has one scale a block.
+// Fills [groups][64], by blocks or by tokens.
 void fill_scales(const float* scales, int64_t block, int64_t token, int groups,
                  const TilePlaces& places, float* out) {
   for (int i = 0; i < places.count; ++i) {

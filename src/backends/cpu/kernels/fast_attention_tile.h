@@ -53,7 +53,7 @@ struct TileSource {
   int64_t k_head = 0, v_head = 0, scale_head = 0;  // from one KV head to the next
   DType type = DType::bf16, rope_type = DType::bf16;
   const float *k_scale = nullptr, *v_scale = nullptr;
-  int64_t k_scale_block = 0, v_scale_block = 0, scale_token = 0;  // scale_token: MLA only
+  int64_t k_scale_block = 0, v_scale_block = 0, scale_token = 0;  // 0: of a block
   const int32_t* blocks = nullptr;  // this sequence's row of the block table
   int64_t block_tokens = 0;
 };
@@ -84,7 +84,7 @@ float value_weights(bool mla, const float* scales, uint64_t mask, float* weight)
 struct TilePlaces {
   int begin = 0, end = 0;
   std::array<const std::byte*, kTile> k{}, v{}, rope{};
-  // Tokens of one block, of which GQA has one scale.
+  // Tokens of one block, which may share a scale.
   struct Run {
     int begin, end;
     int64_t block, slot;
