@@ -53,6 +53,33 @@ TEST(Sqnr, MatchesTheKnownFigures) {
   }
 }
 
+// A scale that was chosen for a tensor whose values are larger, as where q, k and v share one.
+double measure_beneath(const std::vector<float>& x, Code code, float times) {
+  const QuantFormat format{code, grids::tensor, ScaleType::f32};
+  const float scale =
+      times * choose_scale(finite_absmax(x.data(), static_cast<int64_t>(x.size())), format);
+  std::vector<float> back;
+  for (const float value : x) {
+    back.push_back(scale * code_decode(code, quantize_value(code, value, inverse_scale(scale))));
+  }
+  return sqnr_db(back, x);
+}
+
+TEST(Sqnr, OfAnotherTensorsScale) {
+  const std::vector<float> x = gaussian();
+  const double e4m3 = measure_beneath(x, Code::e4m3, 1), i8 = measure_beneath(x, Code::i8, 1);
+  for (const float times : {3.0f, 13.0f}) {
+    const double floating = e4m3 - measure_beneath(x, Code::e4m3, times);
+    const double integer = i8 - measure_beneath(x, Code::i8, times);
+    RecordProperty("e4m3_loses_at_" + std::to_string(static_cast<int>(times)),
+                   std::to_string(floating));
+    RecordProperty("i8_loses_at_" + std::to_string(static_cast<int>(times)),
+                   std::to_string(integer));
+    EXPECT_LT(floating, 0.5) << times;
+    EXPECT_NEAR(integer, 20 * std::log10(times), 1.5) << times;
+  }
+}
+
 // Steps of integers are equally long, so that their noise follows from the scales: step^2 / 12 a
 // value. This holds for any sample.
 TEST(Sqnr, IntegersFollowTheLawOfEqualSteps) {
