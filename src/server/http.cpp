@@ -211,6 +211,17 @@ int status_of(const beast::error_code& error) {
   return error.category() == make_error_code(http::error::bad_method).category() ? 400 : 0;
 }
 
+// Of a request's target, which a proxy may send with the scheme and the host (RFC 9112, 3.2.2).
+std::string path_of(std::string target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!target.starts_with(scheme)) continue;
+    const size_t slash = target.find('/', scheme.size());
+    target = slash == target.npos ? "/" : target.substr(slash);
+    break;
+  }
+  return target.substr(0, target.find('?'));
+}
+
 std::string late_message(const char* part, std::chrono::milliseconds time) {
   return fmt::format("the request's {} was not complete within {} s", part,
                      static_cast<double>(time.count()) / 1000.0);
@@ -281,6 +292,16 @@ asio::awaitable<beast::error_code> read_part(beast::tcp_stream& stream, beast::f
   co_return beast::error_code{};
 }
 
+// Whether the body ends where the parser will end it. It passes over a Transfer-Encoding that does
+// not end with `chunked`, or has it twice, and would take the body for the next request; whoever
+// forwards requests to us may read it otherwise (RFC 9112, 6.1 and 11.2).
+bool framed_as_read(const Parser& parser) {
+  const auto [first, last] = parser.get().equal_range(http::field::transfer_encoding);
+  if (first == last) return true;
+  return std::next(first) == last && beast::iequals(first->value(), "chunked") &&
+         parser.get().version() >= 11;
+}
+
 // Reads one request; nothing if it is whole and may be handled.
 asio::awaitable<std::optional<Refusal>> read_request(beast::tcp_stream& stream,
                                                      beast::flat_buffer& buffer, Parser& parser,
@@ -301,6 +322,11 @@ asio::awaitable<std::optional<Refusal>> read_request(beast::tcp_stream& stream,
   if (parser.get().version() >= 11 && parser.get().count(http::field::host) != 1) {
     co_return Refusal{400,
                       "an HTTP/1.1 request has one Host header (RFC 9112, 3.2): send 'Host: NAME'"};
+  }
+  if (!framed_as_read(parser)) {
+    co_return Refusal{400,
+                      "the only Transfer-Encoding taken is 'chunked', alone and in HTTP/1.1; send "
+                      "the body so, or with a Content-Length"};
   }
   const Deadline deadline(stream, limits.read_timeout);
   if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
@@ -476,9 +502,8 @@ asio::awaitable<void> HttpServer::serve(std::shared_ptr<Shared> shared, tcp::soc
 
       connection.busy = true;
       auto message = parser.release();
-      const std::string target = to_string(message.target());
       HttpRequest request{.method = to_string(message.method_string()),
-                          .path = target.substr(0, target.find('?')),
+                          .path = path_of(to_string(message.target())),
                           .body = std::move(message.body()),
                           .authorization = to_string(message[http::field::authorization]),
                           .request_id = to_string(message["X-Request-Id"]),

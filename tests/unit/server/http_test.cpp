@@ -1,6 +1,7 @@
 // The HTTP layer with a toy handler, over real sockets.
 #include "server/http.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -335,6 +336,45 @@ TEST(Http, ARequestHasOneHost) {
   Client old(toy);  // HTTP/1.0 has none
   old.send("GET /echo HTTP/1.0\r\n\r\n");
   EXPECT_THAT(old.read_all(), HasSubstr("200 OK"));
+}
+
+// A body that ends elsewhere than a proxy thinks would bring a second request, which nobody
+// checked.
+TEST(Http, ABodyWhoseEndIsUnclearIsRefused) {
+  Toy toy;
+  const auto refused = [&](const std::string& head) {
+    SCOPED_TRACE(head);
+    Client client(toy);
+    client.send("POST /echo " + head + "\r\n" + kGetEcho);
+    const std::string answer = client.read_all();
+    EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1."), HasSubstr(" 400 ")));
+    EXPECT_EQ(answer.find("GET:"), answer.npos) << "the body was taken for a request";
+  };
+  for (const char* coding : {"gzip", "identity", "chunked, chunked", "gzip, chunked", "xchunked",
+                             "chunked, identity", "chunked;q=1", ""}) {
+    const std::string field = fmt::format("Transfer-Encoding: {}\r\n", coding);
+    refused("HTTP/1.1\r\nHost: x\r\n" + field);
+    refused("HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n" + field);
+  }
+  refused("HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n");
+  refused("HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n");
+  refused("HTTP/1.0\r\nTransfer-Encoding: chunked\r\n");
+  refused("HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n");
+  EXPECT_EQ(toy.handled, 0);
+  Client client(toy);
+  EXPECT_THAT(client.get("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding:\t Chunked \r\n\r\n"
+                         "1\r\na\r\n0\r\n\r\n",
+                         "POST:a"),
+              HasSubstr("200 OK"));
+}
+
+TEST(Http, ATargetMayHaveSchemeAndHost) {
+  Toy toy;
+  Client client(toy);
+  for (const char* target : {"http://x/echo", "https://x:80/echo?a=/b"}) {
+    EXPECT_THAT(client.get(fmt::format("GET {} HTTP/1.1\r\nHost: x\r\n\r\n", target), "GET:"),
+                HasSubstr("200 OK"));
+  }
 }
 
 TEST(Http, A413SurvivesALargeBody) {
