@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 namespace octet::engine {
 
@@ -19,6 +20,8 @@ class TokenConstraint {
   virtual bool accept(int32_t token) = 0;
   // Nothing but an end token can follow.
   virtual bool finished() const = 0;
+  // Why nothing may come any more, where the constraint stopped looking; empty where it did not.
+  virtual std::string given_up() const { return {}; }
 };
 
 }  // namespace octet::engine

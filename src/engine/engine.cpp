@@ -397,9 +397,9 @@ void Engine::step() {
     }
     const Trouble trouble =
         broken ? Trouble{sentence_of(broken->parts()), true}
-               : Trouble{
-                     "no token is left to draw: allowed tokens, bad words, the least "
-                     "number of tokens and the form that is asked for exclude all"};
+               : Trouble{reason_of(id,
+                                   "no token is left to draw: allowed tokens, bad words, the least "
+                                   "number of tokens and the form that is asked for exclude all")};
     if (const sched::Sequence* sequence = scheduler_->find(id)) {
       end(id, sequence->output_len(), sched::Finish::error, trouble);
     }
@@ -415,6 +415,14 @@ void Engine::tell_of_model(const Error& error) {
   ++broken_requests_;
   const Time now = Clock::now();
   if (told_of_model_ && now - *told_of_model_ < kModelNews) return;
+// Why a request cannot go on: what its constraint says, or else this.
+std::string Engine::reason_of(uint64_t id, const char* otherwise) const {
+  const auto found = live_.find(id);
+  const TokenRules* rules = found != live_.end() ? found->second.rules.get() : nullptr;
+  const std::string reason = rules ? rules->given_up() : std::string();
+  return reason.empty() ? otherwise : reason;
+}
+
   told_of_model_ = now;
   log::error("a request ends here: {} ({} such requests since the start)",
              sentence_of(error.parts()), broken_requests_);
@@ -446,7 +454,9 @@ void Engine::deliver(const sched::Emission& emission, StepOutput* output, Troubl
       if (live.rules && !emission.finish) {
         if (!live.rules->accept(emission.tokens[0])) {
           return end(emission.seq, emission.output_tokens - 1, sched::Finish::error,
-                     {"a token was drawn that the form that is asked for does not allow"});
+                     {reason_of(emission.seq,
+                                "a token was drawn that the form that is asked for does not "
+                                "allow")});
         }
         complete = live.rules->finished();
       }

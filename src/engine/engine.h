@@ -195,6 +195,7 @@ class Engine {
   void tell_of_model(const Error& error);
   void deliver(const sched::Emission& emission, StepOutput* output, Trouble trouble = {});
   // Ends a request after its first output_tokens tokens.
+  std::string reason_of(uint64_t id, const char* otherwise) const;
   void end(uint64_t id, int32_t output_tokens, sched::Finish reason, Trouble trouble = {});
   void end_all(const TokenEvent& last);
   void publish();

@@ -56,6 +56,7 @@ class TokenRules {
   bool accept(int32_t token);
   // Nothing may follow.
   bool finished() const { return constraint_ && constraint_->finished(); }
+  std::string given_up() const { return constraint_ ? constraint_->given_up() : std::string(); }
 
  private:
   bool counts() const { return repetition_ != 1.0f || presence_ != 0.0f || frequency_ != 0.0f; }

@@ -148,6 +148,14 @@ class GrammarConstraint : public engine::TokenConstraint {
   bool fill(std::span<int32_t> mask) override { return state_.fill(mask); }
   bool accept(int32_t token) override { return state_.accept(token); }
   bool finished() const override { return state_.finished(); }
+  std::string given_up() const override {
+    if (!state_.given_up()) return {};
+    const text::GrammarState::Limits limits;
+    return fmt::format(
+        "the form that is asked for is too ambiguous to follow: it took more than {} s and {} ms a "
+        "token of processor time, or all memory; ask for fewer or smaller repetitions",
+        limits.first_s, 1000 * limits.per_token_s);
+  }
 
  private:
   text::GrammarState state_;

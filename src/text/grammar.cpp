@@ -320,6 +320,10 @@ bool GrammarState::finished() const {
   return impl_->finished;
 }
 
+bool GrammarState::given_up() const {
+  return impl_->given_up;
+}
+
 int64_t GrammarState::tokens() const {
   return impl_->tokens;
 }

@@ -62,6 +62,9 @@ class GrammarState {
   // Nothing but an end token can follow, or one was accepted.
   bool finished() const;
 
+  // The limits ended it.
+  bool given_up() const;
+
   int64_t tokens() const;  // accepted
   double seconds() const;  // of processor time that fill() and accept() took
  private:

@@ -179,12 +179,27 @@ class Moody final : public TokenConstraint {
   int tokens_ = 0;
 };
 
+// Stops looking after a token, and says so.
+class Tired final : public TokenConstraint {
+ public:
+  bool fill(std::span<int32_t> mask) override {
+    std::ranges::fill(mask, tokens_ == 0 ? -1 : 0);
+    return true;
+  }
+  bool accept(int32_t) override { return ++tokens_ > 0; }
+  bool finished() const override { return false; }
+  std::string given_up() const override { return tokens_ > 0 ? "too tired" : ""; }
+
+ private:
+  int tokens_ = 0;
+};
+
 TEST(EngineRules, ConstraintsRuleOneRequestAlone) {
   Rig rig;
   const Tokens plain = by_hand(rig, prompt_of(5, 1), 12, [](const Tokens&, std::vector<float>&) {});
   at_both_depths(rig, [&](ops::Backend& backend) {
     Engine engine(*rig.model, backend, {.check_every_step = true});
-    std::vector<Collector> collectors(5);
+    std::vector<Collector> collectors(6);
     const Tokens script{50, 3, 70, 3, 99};
     const auto submit = [&](size_t i, GenRequest request) {
       EXPECT_TRUE(engine.submit(std::move(request), collectors[i].sink()).accepted());
@@ -203,6 +218,8 @@ TEST(EngineRules, ConstraintsRuleOneRequestAlone) {
     nothing.min_tokens = 2;
     submit(3, nothing);
     submit(4, greedy(prompt_of(5, 1), 12));
+    request.constraint = std::make_shared<Tired>();
+    submit(5, request);
 
     const Ended finished = drain(collectors[0]);
     EXPECT_EQ(finished.tokens, script);
@@ -223,6 +240,9 @@ TEST(EngineRules, ConstraintsRuleOneRequestAlone) {
     EXPECT_EQ(masked.last.finish, sched::Finish::error);
     EXPECT_EQ(masked.ends, 1);
     EXPECT_EQ(drain(collectors[4]).tokens, plain);  // and nobody else notices
+    const Ended tired = drain(collectors[5]);
+    EXPECT_EQ(tired.tokens.size(), 1u);
+    EXPECT_EQ(tired.last.error, "too tired");
     EXPECT_EQ(engine.stats().fault, "");
   });
 }

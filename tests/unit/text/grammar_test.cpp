@@ -365,6 +365,8 @@ TEST_F(GrammarTest, AStateThatTakesTooLongAllowsNothing) {
   EXPECT_THAT(words, testing::Each(0));
   EXPECT_FALSE(state.accept('a'));
   EXPECT_FALSE(state.finished()) << "it did not end as the grammar says";
+  EXPECT_TRUE(state.given_up());
+  EXPECT_FALSE(GrammarState(grammar).given_up());
 }
 
 TEST_F(GrammarTest, TheLastOnesAreKeptWithinTheirBytes) {
