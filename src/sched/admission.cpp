@@ -55,6 +55,7 @@ Admission admit(const Config& config, const Request& request) {
   out.max_tokens = request.max_tokens.value_or(0);
   out.max_model_len = config.max_model_len;
   out.pool_tokens = config.pool_tokens();
+  out.min_tokens = request.min_tokens;
   const auto refuse = [&](Reason reason) {
     out.reason = reason;
     return out;
@@ -84,9 +85,9 @@ std::string Admission::message() const {
       return "The prompt has no tokens; at least 1 is needed.";
     case Reason::bad_max_tokens:
       return fmt::format(
-          "max_tokens must be at least 1 and not less than min_tokens, which must not be "
-          "negative; max_tokens is {}.",
-          max_tokens);
+          "max_tokens must be at least 1, and min_tokens from 0 to that; max_tokens is {}, "
+          "min_tokens is {}.",
+          max_tokens, min_tokens);
     case Reason::prompt_too_long:
       return fmt::format(
           "The prompt has {} tokens; the maximum context length is {} tokens, of which at least 1 "

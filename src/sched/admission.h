@@ -24,6 +24,7 @@ struct Admission {
   int64_t max_tokens = 0;  // resolved when ok; as asked for when refused (0 = unset)
   int64_t max_model_len = 0;
   int64_t pool_tokens = 0;
+  int64_t min_tokens = 0;
 
   bool ok() const { return reason == Reason::ok; }
   // One sentence with the real limit, for the caller of the API. Empty when ok.

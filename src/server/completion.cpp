@@ -103,7 +103,9 @@ void submit(const CompletionContext& context, const CompletionRequest& request,
           context.metrics.observe(events.sink(choices.size()), context.arrival));
       if (!submitted.admission.ok()) {
         throw ApiError(400, submitted.admission.message(), "BadRequestError",
-                       std::string(request.format->prompt_field));
+                       submitted.admission.reason == Reason::bad_max_tokens
+                           ? "min_tokens"  // max_tokens was looked at before
+                           : std::string(request.format->prompt_field));
       }
       if (submitted.overloaded) {
         throw ApiError(503, "too many requests are waiting; try again later",

@@ -48,6 +48,26 @@ constexpr std::string_view kKnown[] = {
     "stream_options",
 };
 
+// Fields of vLLM that change the answer and that this server does not have: to pass over them would
+// give another answer than was asked for. False and null ask for nothing.
+struct Missing {
+  std::string_view field, instead;
+};
+constexpr Missing kMissing[] = {
+    {"use_beam_search", "best_of draws several answers and keeps the likeliest"},
+    {"prompt_embeds", "a prompt is a text or token ids"},
+    {"logprob_token_ids", "logprobs and prompt_logprobs give those of the best tokens"},
+    {"repetition_detection", "repetition_penalty and frequency_penalty make repetitions unlikely"},
+    {"thinking_token_budget", "max_tokens bounds all of an answer"},
+};
+
+void refuse_missing(const JsonView& body) {
+  for (const Missing& one : kMissing) {
+    if (!body.has(one.field) || body.json().at(one.field) == false) continue;
+    refuse(one.field, fmt::format("{} is not supported; leave it out: {}", one.field, one.instead));
+  }
+}
+
 // What the engine is told beside how to draw.
 void parse_generation(const JsonView& body, const ServedModel& served, CompletionRequest& request) {
   engine::GenRequest& generation = request.generation;
@@ -175,6 +195,7 @@ void parse_common(const JsonView& body, const ServedModel& served, uint64_t defa
   const std::string model = body.get<std::string>("model", served.name);
   if (model != served.name) refuse_model(model, served.name);
   request.id = bounded_text(body, "request_id", 128);
+  refuse_missing(body);
   request.n = request.best_of = integer(body, "n", 1, 1, 128);
   parse_generation(body, served, request);
   parse_sampling(body, served, default_seed, request);

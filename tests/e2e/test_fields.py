@@ -129,7 +129,9 @@ class Fields(harness.ServerCase):
         for fields in ({"priority": 1}, {"logit_bias": {"x": 1}}, {"logit_bias": {"1": 200}},
                        {"allowed_token_ids": []}, {"bad_words": [""]}, {"timeout": -1},
                        {"presence_penalty": 3}, {"repetition_penalty": 0}, {"suffix": "x"},
-                       {"best_of": 3, "stream": True}, {"truncate_prompt_tokens": 0}):
+                       {"best_of": 3, "stream": True}, {"truncate_prompt_tokens": 0},
+                       {"min_tokens": 17}, {"use_beam_search": True},
+                       {"logprob_token_ids": [1]}):
             with self.assertRaises(openai.BadRequestError) as caught:
                 self.extra(**fields)
             self.assertEqual(caught.exception.param, list(fields)[0])

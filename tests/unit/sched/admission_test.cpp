@@ -65,6 +65,7 @@ TEST(Admission, RefusesSenselessOutputLengths) {
   Request r = request(4, 3);
   r.min_tokens = 4;
   EXPECT_EQ(admit(config(32, 8), r).reason, Reason::bad_max_tokens);
+  EXPECT_THAT(admit(config(32, 8), r).message(), HasSubstr("max_tokens is 3, min_tokens is 4"));
   r.min_tokens = -1;
   EXPECT_EQ(admit(config(32, 8), r).reason, Reason::bad_max_tokens);
   r.min_tokens = 3;
