@@ -12,6 +12,9 @@
 namespace octet::engine {
 namespace {
 
+// vLLM's bounds.
+constexpr double kStepTokens[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+
 sched::Config scheduler_config(const EngineOptions& options, const model::Model& model,
                                int launch_depth) {
   const int64_t limit = model.config().max_positions;
@@ -114,7 +117,8 @@ Engine::Engine(const model::Model& model, ops::Backend& backend, const EngineOpt
     : model_(model),
       backend_(backend),
       options_(options),
-      scheduler_config_(scheduler_config(options, model, backend.info().launch_depth)) {
+      scheduler_config_(scheduler_config(options, model, backend.info().launch_depth)),
+      step_tokens_(kStepTokens) {
   const ops::BackendInfo& device = backend.info();
   const ops::KvLayout layout =
       kv_layout_of(model, options.kv_type, options.block_tokens, options.unit_kv_scale);
@@ -381,6 +385,7 @@ void Engine::step() {
   const sched::StepPlan plan = std::move(planned_.front());
   planned_.pop_front();
   kv_probe_->after(plan);
+  step_tokens_.add(plan.num_tokens());
   for (size_t i = 0; i < plan.slices.size(); ++i) {
     const SliceOutput& slice = output.slices[i];
     if (!slice.no_token && !slice.broken) continue;
@@ -410,11 +415,6 @@ void Engine::step() {
   if (kDebug || options_.check_every_step) scheduler_->check();
 }
 
-// A broken model breaks each request: a line a minute is enough.
-void Engine::tell_of_model(const Error& error) {
-  ++broken_requests_;
-  const Time now = Clock::now();
-  if (told_of_model_ && now - *told_of_model_ < kModelNews) return;
 // Why a request cannot go on: what its constraint says, or else this.
 std::string Engine::reason_of(uint64_t id, const char* otherwise) const {
   const auto found = live_.find(id);
@@ -423,6 +423,11 @@ std::string Engine::reason_of(uint64_t id, const char* otherwise) const {
   return reason.empty() ? otherwise : reason;
 }
 
+// A broken model breaks each request: a line a minute is enough.
+void Engine::tell_of_model(const Error& error) {
+  ++broken_requests_;
+  const Time now = Clock::now();
+  if (told_of_model_ && now - *told_of_model_ < kModelNews) return;
   told_of_model_ = now;
   log::error("a request ends here: {} ({} such requests since the start)",
              sentence_of(error.parts()), broken_requests_);

@@ -25,6 +25,7 @@
 #include "engine/capacity.h"
 #include "engine/constraint.h"
 #include "engine/event_recorder.h"
+#include "engine/histogram.h"
 #include "engine/kv_probe.h"
 #include "engine/runner.h"
 #include "sched/scheduler.h"
@@ -160,6 +161,8 @@ class Engine {
   const sched::Config& scheduling() const { return scheduler_config_; }
   // What is written to the KV cache; never waits for the engine's thread.
   std::vector<KvNumbers> kv_numbers() const { return kv_probe_->numbers(); }
+  // Tokens that each step computed.
+  const Histogram& step_tokens() const { return step_tokens_; }
   DType kv_type() const { return kv_->layout().layers.front().type; }
   int32_t max_logprobs() const { return options_.max_logprobs; }
   const model::Model& model() const { return model_; }
@@ -192,10 +195,10 @@ class Engine {
   void expire();
   void step();
   void launch();
+  std::string reason_of(uint64_t id, const char* otherwise) const;
   void tell_of_model(const Error& error);
   void deliver(const sched::Emission& emission, StepOutput* output, Trouble trouble = {});
   // Ends a request after its first output_tokens tokens.
-  std::string reason_of(uint64_t id, const char* otherwise) const;
   void end(uint64_t id, int32_t output_tokens, sched::Finish reason, Trouble trouble = {});
   void end_all(const TokenEvent& last);
   void publish();
@@ -212,6 +215,7 @@ class Engine {
   std::unique_ptr<Populator> populator_;  // of the memory of kv_ and runner_
   std::unique_ptr<sched::Scheduler> scheduler_;
   std::deque<sched::StepPlan> planned_;
+  Histogram step_tokens_;
   std::unordered_map<uint64_t, Live> live_;
   std::set<std::pair<Time, uint64_t>> deadlines_;  // of live requests
   Time step_end_;                                  // of the last step

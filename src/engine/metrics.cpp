@@ -14,6 +14,7 @@ constexpr double kLatency[] = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20
                                30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
 constexpr double kTokens[] = {1,    2,    5,    10,    20,    50,    100,    200,   500,
                               1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000};
+constexpr double kChoices[] = {1, 2, 5, 10, 20};
 constexpr double kShares[] = {0, .05, .1, .2, .3, .4, .5, .6, .7, .8, .9, 1};
 
 double seconds_between(RequestMetrics::Clock::time_point begin,
@@ -39,25 +40,6 @@ Ending ending_of(const TokenEvent& event) {
 }
 
 }  // namespace
-
-Histogram::Histogram(std::span<const double> bounds)
-    : bounds_(bounds), counts_(std::make_unique<std::atomic<uint64_t>[]>(bounds.size() + 1)) {}
-
-void Histogram::add(double value) {
-  const auto bucket = std::ranges::lower_bound(bounds_, value) - bounds_.begin();
-  counts_[static_cast<size_t>(bucket)].fetch_add(1, std::memory_order_relaxed);
-  sum_.fetch_add(value, std::memory_order_relaxed);
-}
-
-Histogram::View Histogram::view() const {
-  View view{.bounds = bounds_, .at_most = {}, .sum = sum_.load(std::memory_order_relaxed)};
-  uint64_t total = 0;
-  for (size_t i = 0; i <= bounds_.size(); ++i) {
-    total += counts_[i].load(std::memory_order_relaxed);
-    view.at_most.push_back(total);
-  }
-  return view;
-}
 
 bool RepetitionCount::add(int32_t token) {
   const auto id = static_cast<uint32_t>(token);
@@ -85,6 +67,9 @@ RequestMetrics::RequestMetrics()
       inference(kLatency),
       prompt_tokens(kTokens),
       generation_tokens(kTokens),
+      asked_choices(kChoices),
+      asked_tokens(kTokens),
+      longest_choice(kTokens),
       repetition(kShares) {}
 
 // One request, on the engine's thread.

@@ -5,35 +5,13 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <memory>
-#include <span>
 #include <string_view>
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/histogram.h"
 
 namespace octet::engine {
-
-// How many values were at most each bound, and their sum.
-class Histogram {
- public:
-  // Ascending; they outlive it.
-  explicit Histogram(std::span<const double> bounds);
-
-  void add(double value);
-
-  struct View {
-    std::span<const double> bounds;
-    std::vector<uint64_t> at_most;  // by bound, then of all values: ascending
-    double sum = 0;
-  };
-  View view() const;
-
- private:
-  std::span<const double> bounds_;
-  std::unique_ptr<std::atomic<uint64_t>[]> counts_;  // by bucket
-  std::atomic<double> sum_{0};
-};
 
 // How a request ended, as monitors call it.
 enum class Ending : uint8_t { stop, length, abort, timeout, error };
@@ -69,6 +47,9 @@ class RequestMetrics {
   Histogram queue, prefill, decode, inference;
   // In tokens, of one request.
   Histogram prompt_tokens, generation_tokens;
+  // Of what was asked for in one go (n choices of a prompt): n, max_tokens, and the tokens of the
+  // longest choice. The server's, which alone knows what belongs together.
+  Histogram asked_choices, asked_tokens, longest_choice;
   // Of one request of 16 output tokens or more: the share of them that RepetitionCount finds.
   Histogram repetition;
 

@@ -33,6 +33,7 @@ class Ending {
     for (const Running& choice : choices) {
       if (!choice.answer.done()) context_.engine.cancel(choice.engine_id);
     }
+    count();
     if (context_.log && !choices.empty()) context_.log->add(logged());
   }
   Ending(const Ending&) = delete;
@@ -41,8 +42,23 @@ class Ending {
   std::vector<Running> choices;
   std::vector<std::shared_ptr<const EncodedPrompt>> prompts;  // of the log alone
   engine::GenRequest generation;                              // as it was resolved
+  std::vector<int64_t> most_tokens;                           // of each prompt's choices
 
  private:
+  // A prompt's choices are one request to monitors.
+  void count() const {
+    const auto each = static_cast<size_t>(request_.best_of);
+    for (size_t i = 0; i < most_tokens.size() && i * each < choices.size(); ++i) {
+      const size_t end = std::min((i + 1) * each, choices.size());
+      int64_t longest = 0;
+      for (size_t k = i * each; k < end; ++k) {
+        longest = std::max(longest, choices[k].answer.usage().completion_tokens);
+      }
+      context_.metrics.asked_choices.add(request_.n);
+      context_.metrics.asked_tokens.add(static_cast<double>(most_tokens[i]));
+      context_.metrics.longest_choice.add(static_cast<double>(longest));
+    }
+  }
   LoggedRequest logged() {
     LoggedRequest entry{asked_.path, asked_.body, envelope_, request_.best_of};
     entry.generation = std::move(generation);
@@ -102,6 +118,7 @@ void submit(const CompletionContext& context, const CompletionRequest& request,
           std::move(generation),
           context.metrics.observe(events.sink(choices.size()), context.arrival));
       if (!submitted.admission.ok()) {
+        using Reason = sched::Admission::Reason;
         throw ApiError(400, submitted.admission.message(), "BadRequestError",
                        submitted.admission.reason == Reason::bad_max_tokens
                            ? "min_tokens"  // max_tokens was looked at before
@@ -115,6 +132,7 @@ void submit(const CompletionContext& context, const CompletionRequest& request,
         throw ApiError(500, "the engine does not run: " + submitted.unavailable,
                        "InternalServerError");
       }
+      if (i == 0) all.most_tokens.push_back(submitted.admission.max_tokens);
       choices.push_back(
           {submitted.id, Answer(context.prompts.tokenizer, request, kept ? shared : nullptr)});
     }

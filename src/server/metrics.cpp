@@ -117,6 +117,12 @@ void write_requests(Page& page, PrometheusText& out, const engine::RequestMetric
            "Prompt tokens of a request that got a token.", metrics.prompt_tokens);
   page.one("octet_request_generation_tokens", "vllm:request_generation_tokens",
            "Output tokens of a request that got one.", metrics.generation_tokens);
+  page.one("octet_request_choices", "vllm:request_params_n",
+           "n: choices that were asked for of a prompt.", metrics.asked_choices);
+  page.one("octet_request_max_tokens", "vllm:request_params_max_tokens",
+           "max_tokens of a prompt's choices, or what was left for them.", metrics.asked_tokens);
+  page.one("octet_request_longest_choice_tokens", "vllm:request_max_num_generation_tokens",
+           "Output tokens of the longest of a prompt's choices.", metrics.longest_choice);
   page.one("octet_prompt_tokens_total", "vllm:prompt_tokens_total", "counter",
            "Prompt tokens of requests that got a token.",
            static_cast<double>(metrics.prompt_tokens_total));
@@ -172,6 +178,9 @@ void write_engine(Page& page, const engine::Engine& engine) {
   page.one("octet_computed_tokens_total", "", "counter",
            "Tokens that steps computed, prompts and what was computed again included.",
            static_cast<double>(s.computed_tokens));
+  page.one("octet_step_tokens", "vllm:iteration_tokens_total",
+           "Tokens that a step computed, prompts and what was computed again included.",
+           engine.step_tokens());
   page.one("octet_engine_busy_seconds_total", "", "counter",
            "Of the engine's thread, while there was work.", stats.busy_seconds);
   page.one("octet_engine_step_seconds_total", "", "counter",

@@ -72,12 +72,19 @@ class Metrics(harness.ServerCase):
                     self.value("vllm:generation_tokens_total"),
                     self.value("octet_time_to_first_token_seconds_count"),
                     self.value("octet_inter_token_latency_seconds_count"),
+                    self.value("vllm:request_params_n_sum"),
+                    self.value("vllm:request_params_max_tokens_sum"),
+                    self.value("vllm:request_max_num_generation_tokens_sum"),
                     self.value("http_requests_total", handler="/v1/completions", status="2xx")]
         before = counts()
         usage = self.complete(max_tokens=9, n=2).usage
         self.assertEqual(usage.completion_tokens, 18)
         self.assertEqual([b - a for a, b in zip(before, counts())],
-                         [2, 2 * usage.prompt_tokens, 18, 18, 2, 16, 1])
+                         [2, 2 * usage.prompt_tokens, 18, 18, 2, 16, 2, 9, 9, 1])
+        self.assertEqual(self.value("vllm:iteration_tokens_total_sum"),
+                         self.value("octet_computed_tokens_total"))
+        self.assertEqual(self.value("vllm:iteration_tokens_total_count"),
+                         self.value("octet_steps_total"))
         bad = self.server.request("POST", "/v1/completions", "{")[0]
         self.assertEqual(bad, 400)
         self.assertGreaterEqual(
