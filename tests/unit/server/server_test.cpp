@@ -431,6 +431,20 @@ TEST(Completions, AClientThatGoesAwayCancelsItsChoices) {
   EXPECT_EQ(serving.engine.stats().scheduler.blocks_held, 0);
 }
 
+TEST(Server, AStepThatHangsFailsHealth) {
+  Serving serving({.health_timeout_s = 0.2});
+  EXPECT_EQ(ask(serving, "GET", "/health").status, 200);  // idle time is no age
+  serving.rig.backend.hold();
+  Client client(serving);
+  client.send("POST", "/v1/completions", R"({"prompt":[5],"max_tokens":2})");
+  ASSERT_TRUE(serving.rig.backend.wait_for_steps(1));
+  ASSERT_TRUE(engine::soon([&] { return ask(serving, "GET", "/health").status == 503; }));
+  EXPECT_THAT(ask(serving, "GET", "/health").body, HasSubstr("no step has ended"));
+  serving.rig.backend.let_go();
+  EXPECT_EQ(client.read().status, 200);
+  EXPECT_EQ(ask(serving, "GET", "/health").status, 200);
+}
+
 TEST(Server, AFaultEndsStreamsHealthAndTheProcess) {
   Serving serving({.shutdown_grace_s = 0.2});
   serving.rig.backend.hold();
