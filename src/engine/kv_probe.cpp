@@ -59,7 +59,8 @@ Count count_of(const Tensor& codes) {
     case DType::e5m2:
       return count_codes<Code::e5m2>(codes);
     case DType::i8:
-      return count_values(codes.count(), [&](int64_t i) { return float{codes.as<int8_t>()[i]}; });
+      return count_values(codes.count(),
+                          [&](int64_t i) { return static_cast<float>(codes.as<int8_t>()[i]); });
     case DType::bf16:
       return count_values(codes.count(), [&](int64_t i) { return to_float(codes.as<bf16>()[i]); });
     default:
