@@ -30,16 +30,17 @@ void pause_cpu() {
 
 // Waits until `word` differs from `old`: spinning first, asleep after that.
 uint32_t wait_while(const std::atomic<uint32_t>& word, uint32_t old) {
-  uint32_t now = word.load(std::memory_order_acquire);
-  if (now != old) return now;
-  const auto give_up = Clock::now() + spin_time;
-  do {
+  Clock::time_point give_up{};  // found after the first turn: most waits are over sooner
+  while (true) {
     for (int i = 0; i < 32; ++i) {
-      now = word.load(std::memory_order_acquire);
+      const uint32_t now = word.load(std::memory_order_acquire);
       if (now != old) return now;
       pause_cpu();
     }
-  } while (Clock::now() < give_up);
+    const auto now = Clock::now();
+    if (give_up == Clock::time_point{}) give_up = now + spin_time;
+    if (now >= give_up) break;
+  }
   word.wait(old, std::memory_order_acquire);
   return word.load(std::memory_order_acquire);
 }
@@ -98,16 +99,16 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::stop_workers() {
-  stop_ = true;
-  epoch_.fetch_add(1);
-  epoch_.notify_all();
+  begin_.stop = true;
+  begin_.epoch.fetch_add(1);
+  begin_.epoch.notify_all();
   for (std::thread& worker : workers_) worker.join();
   workers_.clear();
 }
 
 void ThreadPool::call(int thread) noexcept {
   try {
-    (*body_)(thread);
+    (*begin_.body)(thread);
   } catch (...) {
     errors_[static_cast<size_t>(thread)] = std::current_exception();
   }
@@ -115,39 +116,49 @@ void ThreadPool::call(int thread) noexcept {
 
 // True for one of those who ask for a share of a run.
 bool ThreadPool::claim(int thread, uint32_t epoch) {
-  // Runs follow one another, so an unclaimed share was last taken in the epoch before.
+  std::atomic<uint32_t>& taken = shares_[static_cast<size_t>(thread)].taken;
+  // Runs follow one another, so an unclaimed share was last taken in the epoch before. One that is
+  // taken is seen by a load, which leaves its line with who took it.
   uint32_t before = epoch - 1;
-  return shares_[static_cast<size_t>(thread)].epoch.compare_exchange_strong(before, epoch);
+  return taken.load(std::memory_order_relaxed) == before &&
+         taken.compare_exchange_strong(before, epoch);
+}
+
+// Sequentially consistent, as whoever is told looks for sleepers afterwards.
+void ThreadPool::finish(int thread, uint32_t epoch) {
+  shares_[static_cast<size_t>(thread)].finished.store(epoch);
 }
 
 void ThreadPool::work(int thread) {
-  uint32_t seen = 0;  // not epoch_.load(): a run may have begun before this thread did
+  uint32_t seen = 0;  // not epoch.load(): a run may have begun before this thread did
   while (true) {
-    seen = wait_while(epoch_, seen);
-    if (stop_.load()) return;
+    seen = wait_while(begin_.epoch, seen);
+    if (begin_.stop.load()) return;
     // A worker that comes late finds its share claimed, and the run perhaps over.
     if (!claim(thread, seen)) continue;
     call(thread);
-    if (pending_.fetch_sub(1) == 1) pending_.notify_one();
+    finish(thread, seen);
+    shares_[static_cast<size_t>(thread)].finished.notify_one();
   }
 }
 
 void ThreadPool::run(FunctionRef<void(int)> body) {
   invariant(!running_.exchange(true), "ThreadPool::run entered twice at once");
-  body_ = &body;
-  pending_.store(static_cast<uint32_t>(workers_.size()), std::memory_order_relaxed);
-  const uint32_t epoch = epoch_.fetch_add(1) + 1;  // publishes body_ and pending_
-  if (!workers_.empty()) epoch_.notify_all();
+  begin_.body = &body;
+  const uint32_t epoch = begin_.epoch.fetch_add(1) + 1;  // publishes the body
+  if (!workers_.empty()) begin_.epoch.notify_all();
   call(0);
   for (int thread = 1; thread < size(); ++thread) {
     if (!claim(thread, epoch)) continue;
     call(thread);
-    pending_.fetch_sub(1);
+    finish(thread, epoch);
   }
-  for (uint32_t left = pending_.load(std::memory_order_acquire); left != 0;) {
-    left = wait_while(pending_, left);
+  for (int thread = 1; thread < size(); ++thread) {
+    const std::atomic<uint32_t>& finished = shares_[static_cast<size_t>(thread)].finished;
+    for (uint32_t last = finished.load(std::memory_order_acquire); last != epoch;) {
+      last = wait_while(finished, last);
+    }
   }
-  body_ = nullptr;
   std::exception_ptr first;
   for (std::exception_ptr& error : errors_) {
     if (error && !first) first = error;

@@ -2,9 +2,9 @@
 // arithmetic alone, so which thread computes what is known before it starts, and a body that
 // computes each grain by itself gives the same bits on any number of threads.
 //
-// A barrier costs a few microseconds while loops follow one another closely: idle workers spin for
-// about 40 us before they sleep. A worker that the system does not schedule holds nobody up: the
-// caller takes over a share that has not been begun.
+// A barrier costs about half a microsecond on two cores while loops follow one another closely:
+// idle workers spin for about 40 us before they sleep. A worker that the system does not schedule
+// holds nobody up: the caller takes over a share that has not been begun.
 #pragma once
 
 #include <atomic>
@@ -50,23 +50,28 @@ class ThreadPool {
   void work(int thread);
   void stop_workers();
   bool claim(int thread, uint32_t epoch);
+  void finish(int thread, uint32_t epoch);
   void call(int thread) noexcept;
 
-  // The last epoch in which a share was taken, by its worker or by the caller.
+  using Body = FunctionRef<void(int)>;
+
+  // Lines travel between cores once for each write that another core waits for, which is most of
+  // what a short run costs. So what workers wait for and read at its begin is one line, and what
+  // the caller waits for is one line a worker.
+  struct alignas(64) Begin {
+    std::atomic<uint32_t> epoch{0};  // one up = one run to do
+    std::atomic<bool> stop{false};
+    const Body* body = nullptr;  // of the run in progress; read after a claim only
+  };
   struct alignas(64) Share {
-    std::atomic<uint32_t> epoch{0};
+    // The last epochs in which it was taken, and finished, by its worker or by the caller.
+    std::atomic<uint32_t> taken{0}, finished{0};
   };
 
-  using Body = FunctionRef<void(int)>;
-  const Body* body_ = nullptr;              // of the run in progress; read after a claim only
-  std::vector<std::exception_ptr> errors_;  // one a thread
+  Begin begin_;
   std::vector<Share> shares_;
+  std::vector<std::exception_ptr> errors_;  // one a thread
   std::vector<std::thread> workers_;
-  std::atomic<bool> stop_{false};
-
-  // On lines of their own: workers poll epoch_, the caller polls pending_.
-  alignas(64) std::atomic<uint32_t> epoch_{0};    // one up = one run to do
-  alignas(64) std::atomic<uint32_t> pending_{0};  // shares of it that are not finished
   alignas(64) std::atomic<bool> running_{false};
 };
 
