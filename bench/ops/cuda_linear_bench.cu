@@ -245,8 +245,8 @@ class Bench {
   void launch(const Launch& l, const ThinTuning& tuning, const WgmmaTuning& wgmma) {
     std::vector<const ops::Linear*> ws;
     for (const ops::Linear& w : l.weights) ws.push_back(&w);
-    if (row_->name == "thin") {
-      linear_thin(context_, l.x, ws, l.outs, tuning);
+    if (const auto products = thin_products(row_->name)) {
+      linear_thin(context_, *products, l.x, ws, l.outs, tuning);
     } else if (row_->name == "wgmma") {
       linear_wgmma(context_, l.x, ws, l.outs, wgmma);
     } else {
@@ -342,6 +342,7 @@ class Bench {
   void add_variants(const Shape& shape, const std::string& form, int64_t m) {
     add(shape, form, m, "plan", {});
     if (row_->name == "wgmma") return add_wgmma_variants(shape, form, m);
+    if (row_->name == "thin_codes") return add_codes_variants(shape, form, m);
     if (form != "channel") return;
     const int columns = m <= 8 ? 1 : m <= 16 ? 2 : 4;
     for (const int warps : {4, 8, 16}) {
@@ -361,6 +362,20 @@ class Bench {
             std::snprintf(name, sizeof name, "w%d b%d %dK s%d", warps, blocks, kib, split);
             add(shape, form, m, name, tuning);
           }
+        }
+      }
+    }
+  }
+
+  void add_codes_variants(const Shape& shape, const std::string& form, int64_t m) {
+    for (const int blocks : {1, 2, 3}) {
+      for (const int kib : {48, 64, 96, 160}) {  // of a block
+        for (const int flying : {32, 48, 96, 160}) {
+          if (kib * blocks > 192 || flying > kib) continue;
+          char name[64];
+          std::snprintf(name, sizeof name, "b%d %dK f%dK", blocks, kib, flying);
+          add(shape, form, m, name,
+              {.stages = kib / 16, .blocks_per_sm = blocks, .flying = flying / 16});
         }
       }
     }

@@ -89,8 +89,9 @@ void CudaBackend::norm_linear_group(ops::ResidualStream& stream, const ops::Norm
   invariant(!ws.empty() && ws.size() == outs.size(), "a norm needs linears, each an output");
   if (takes_norm(context_, stream, norm, ws, outs)) {
     const Launch launch = next_launch(stream.sum.rows(), stream.sum.type, ws, outs);
-    if (launch.row->name == "thin" && launch.count == ws.size()) {
-      return norm_linear_thin(context_, stream, norm, ws, outs);
+    const auto products = thin_products(launch.row->name);
+    if (products && launch.count == ws.size()) {
+      return norm_linear_thin(context_, *products, stream, norm, ws, outs);
     }
   }
   Backend::norm_linear_group(stream, norm, normed, ws, outs);
@@ -99,8 +100,9 @@ void CudaBackend::norm_linear_group(ops::ResidualStream& stream, const ops::Norm
 void CudaBackend::linear_to_stream(const ops::Activation& x, const ops::Linear& w,
                                    ops::ResidualStream& stream, const ops::NormWeight& next) {
   const ops::OpDesc desc = ops::describe("linear", w, x.rows(), stream.sum.type);
-  if (takes_stream(context_, w, stream, next) && row_for(linear_rows(), desc).name == "thin") {
-    return linear_thin_to_stream(context_, x, w, stream, next);
+  if (takes_stream(context_, w, stream, next)) {
+    const auto products = thin_products(row_for(linear_rows(), desc).name);
+    if (products) return linear_thin_to_stream(context_, *products, x, w, stream, next);
   }
   Backend::linear_to_stream(x, w, stream, next);
 }

@@ -28,6 +28,12 @@ __device__ __forceinline__ void fence_barriers() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// Lets the tensor core and the copy engine see what this thread has written to shared memory, once
+// the threads have met.
+__device__ __forceinline__ void fence_writes() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 __device__ __forceinline__ void wait_barrier(uint64_t* barrier, uint32_t parity) {
   asm volatile(
       "{\n"

@@ -36,6 +36,10 @@ bool holds(int64_t m, int64_t k) {
   return m > 0 && m <= kThinHalvesRows && warps % m == 0 &&
          k <= kThinMostHeld * (warps / m) * kWarp * 8;
 }
+// Rows that the tensor core is told of, where it multiplies codes.
+int codes_columns(int m) {
+  return m <= 2 ? std::max(m, 1) : kThinCodesRows;
+}
 bool fits_as_halves(int64_t m, int64_t k) {
   return m <= kThinHalvesRows && m * k * 2 <= kMostHalvesBytes;
 }
@@ -55,6 +59,7 @@ struct Plan {
   ThinArgs args{};
   ThinForm form = ThinForm::e4m3;
   bool blocked() const { return args.w_blocked || args.x_blocked; }
+  bool by_codes() const { return form == ThinForm::e4m3_wgmma; }
   bool wide_x() const { return form == ThinForm::e4m3_bf16 || form == ThinForm::e4m3_halves; }
   int x_unit() const { return wide_x() ? 2 * kThinUnit : kThinUnit; }
 };
@@ -132,22 +137,27 @@ void set_input(Plan& plan, const ops::Activation& x, const ops::Linear& w) {
 // leaves room for the ring: every split costs a join. Returns false if x does not fit.
 bool set_shape(Plan& plan, const DeviceCaps& caps, int plan_m, const ThinTuning& tuning) {
   ThinArgs& a = plan.args;
-  const int warps = tuning.warps > 0 ? tuning.warps : thin_warps(plan_m);
+  const int warps = tuning.warps > 0  ? tuning.warps
+                    : plan.by_codes() ? kThinCodesWarps
+                                      : thin_warps(plan_m);
   a.warps = warps;
   for (int i = 0; i < warps; i += std::max(a.m, 1)) a.row_mates |= 1u << i;
   const int x_pad = plan.wide_x() ? 16 : 64;  // rows g and g + 1: other banks
-  const int stage = kThinTile * (warps * kThinUnit + kThinRowPad);
+  const int stage = kThinTile * (warps * kThinUnit + (plan.by_codes() ? 0 : kThinRowPad));
   const int stage_scales = a.w_blocked ? kThinTile * warps * 4 : 0;
   const int barriers = 16;  // of a stage, which also has the number of its tile
   const int each = stage + stage_scales + barriers + 4;
-  int blocks = tuning.blocks_per_sm > 0 ? tuning.blocks_per_sm : thin_blocks_per_sm(plan_m);
+  int blocks = tuning.blocks_per_sm > 0 ? tuning.blocks_per_sm
+               : plan.by_codes()        ? kThinCodesBlocks
+                                        : thin_blocks_per_sm(plan_m);
   int x_bytes = 0, x_scales = 0, sums = 0, alone = 0;
   // What m rows of x and `split` slices leave of shared memory, in stages.
   const auto lay_out = [&](int m, int split) {
     a.split = split;
-    a.slice_units = ceil_div(a.units, split);
+    a.slice_units = round_up(ceil_div(a.units, split), plan.by_codes() ? 2 : 1);
     a.x_pitch = a.slice_units * plan.x_unit() + x_pad;
-    x_bytes = round_up(int64_t{m} * a.x_pitch, 128);
+    const int rows = plan.by_codes() ? codes_columns(m) : m;
+    x_bytes = round_up(int64_t{rows} * a.x_pitch, 128);
     x_scales = round_up(int64_t{4} * m * (a.x_blocked ? a.slice_units : 1), 128);
     sums = 2 * warps * m * kThinTile * 4;  // the kernel's quantizer uses them for its peaks
     // A kibibyte of each block is the system's.
@@ -219,11 +229,12 @@ void launch_thin(const KernelContext& context, ThinKernel kernel, ThinArgs& args
   check(cudaLaunchKernelEx(&config, kernel, args), "cudaLaunchKernelEx");
 }
 
+template <ThinProducts Products>
 void run(const KernelContext& context, const ops::Activation& x,
          std::span<const ops::Linear* const> ws, std::span<const Tensor> outs) {
   for (size_t begin = 0; begin < ws.size(); begin += kThinMostMatrices) {
     const size_t count = std::min<size_t>(kThinMostMatrices, ws.size() - begin);
-    linear_thin(context, x, ws.subspan(begin, count), outs.subspan(begin, count));
+    linear_thin(context, Products, x, ws.subspan(begin, count), outs.subspan(begin, count));
   }
 }
 
@@ -277,7 +288,28 @@ double estimate_us(const ops::OpDesc& desc, const DeviceCaps&) {
   return bytes / (share * 4.7e6) + 2.0;
 }
 
-constexpr LinearRow kRows[] = {{"thin", "thin_units128", refuses, estimate_us, run}};
+std::optional<std::string> codes_refuse(const ops::OpDesc& desc, const DeviceCaps& caps) {
+  if (desc.m > kThinCodesRows) return "takes at most " + std::to_string(kThinCodesRows) + " rows";
+  if (desc.k % (2 * kThinUnit) != 0) return "needs inputs in multiples of 256";
+  if (desc.k >= 1 << 24 || desc.n >= 1 << 30) return "counts inputs in 24 bits, outputs in 30";
+  const auto& w = desc.weight_format;
+  const auto& x = desc.input_format;
+  if (!w || w->code != Code::e4m3) return "needs weights in E4M3";
+  if (!x || x->code != Code::e4m3) return "needs inputs in E4M3";
+  if (w->grid.cols != 0) return "needs weight scales by output, or one";
+  if (x->grid != grids::row && x->grid != grids::tensor)
+    return "needs input scales by token, or one";
+  if (!fits(desc, ThinForm::e4m3_wgmma, caps)) return "the input does not fit in shared memory";
+  return std::nullopt;
+}
+// Before the rows that widen codes, by what it was measured to be faster.
+double codes_us(const ops::OpDesc& desc, const DeviceCaps& caps) {
+  return 0.97 * estimate_us(desc, caps);
+}
+
+constexpr LinearRow kRows[] = {
+    {"thin_codes", "fp8_mma_thin256", codes_refuse, codes_us, run<ThinProducts::codes>},
+    {"thin", "thin_units128", refuses, estimate_us, run<ThinProducts::widened>}};
 
 }  // namespace
 
@@ -313,6 +345,8 @@ ThinKernel kernel_of(const Plan& plan, int plan_m) {
       return thin_kernel_e4m3(plan.blocked(), plan_m);
     case ThinForm::e4m3_halves:
       return thin_kernel_e4m3_halves(plan.blocked());
+    case ThinForm::e4m3_wgmma:
+      return thin_kernel_e4m3_wgmma(plan.args.m);
     default:
       return thin_kernel_e4m3_bf16(plan.blocked(), plan_m);
   }
@@ -330,7 +364,7 @@ void set_stream(ThinArgs& a, const ops::ResidualStream& stream, const ops::NormW
   a.stream_moments = stream.moments.as<float>();
 }
 
-void run_thin(const KernelContext& context, const ops::Activation& x,
+void run_thin(const KernelContext& context, ThinProducts products, const ops::Activation& x,
               std::span<const ops::Linear* const> ws, std::span<const Tensor> outs,
               const ThinTuning& tuning, const StreamOutput* to) {
   if (ws.empty()) return;
@@ -351,13 +385,20 @@ void run_thin(const KernelContext& context, const ops::Activation& x,
   if (to) set_stream(a, to->stream, to->next);
   // One split for all m, where bits must not depend on m.
   const int plan_m = context.deterministic ? kThinMostRows : a.m;
-  if (plan.form == ThinForm::e4m3 && !tuning.kernel && fits_as_halves(plan_m, w.in)) {
+  if (products == ThinProducts::codes) {
+    if (plan.form != ThinForm::e4m3 || plan.blocked() || a.m > kThinCodesRows ||
+        w.in % (2 * kThinUnit) != 0) {
+      refuse("multiplies no codes like these", x, w, outs[0]);
+    }
+    plan.form = ThinForm::e4m3_wgmma;
+  } else if (plan.form == ThinForm::e4m3 && !tuning.kernel && fits_as_halves(plan_m, w.in)) {
     plan.form = ThinForm::e4m3_halves;
   }
   if (!set_shape(plan, context.caps, plan_m, tuning)) {
     refuse("the input does not fit in shared memory", x, w, outs[0]);
   }
-  a.held = plan.form == ThinForm::e4m3_halves && a.quantize && a.split == 1 && holds(a.m, a.k);
+  a.held = (plan.form == ThinForm::e4m3_halves || plan.by_codes()) && a.quantize && a.split == 1 &&
+           holds(a.m, a.k);
   if (a.split > 1) {
     a.partial = context.workspace.take<float>(offset, int64_t{a.split} * a.m * a.tiles * kThinTile);
   }
@@ -384,10 +425,16 @@ bool is_measured(const ops::ResidualStream& stream, const ops::NormWeight& norm)
 
 }  // namespace
 
-void linear_thin(const KernelContext& context, const ops::Activation& x,
+std::optional<ThinProducts> thin_products(std::string_view row_name) {
+  if (row_name == kRows[0].name) return ThinProducts::codes;
+  if (row_name == kRows[1].name) return ThinProducts::widened;
+  return std::nullopt;
+}
+
+void linear_thin(const KernelContext& context, ThinProducts products, const ops::Activation& x,
                  std::span<const ops::Linear* const> ws, std::span<const Tensor> outs,
                  const ThinTuning& tuning) {
-  run_thin(context, x, ws, outs, tuning, nullptr);
+  run_thin(context, products, x, ws, outs, tuning, nullptr);
 }
 
 bool takes_stream(const KernelContext& context, const ops::Linear& w,
@@ -398,15 +445,15 @@ bool takes_stream(const KernelContext& context, const ops::Linear& w,
          w.input->code == Code::e4m3 && plain_rows(stream.sum, m, w.out) && norm_fits(next, w.out);
 }
 
-void linear_thin_to_stream(const KernelContext& context, const ops::Activation& x,
-                           const ops::Linear& w, ops::ResidualStream& stream,
-                           const ops::NormWeight& next) {
+void linear_thin_to_stream(const KernelContext& context, ThinProducts products,
+                           const ops::Activation& x, const ops::Linear& w,
+                           ops::ResidualStream& stream, const ops::NormWeight& next) {
   if (!takes_stream(context, w, stream, next)) {
     refuse("does not add to this stream", x, w, stream.sum);
   }
   const ops::Linear* const one = &w;
   const StreamOutput to{stream, next};
-  run_thin(context, x, {&one, 1}, {&stream.sum, 1}, {}, &to);
+  run_thin(context, products, x, {&one, 1}, {&stream.sum, 1}, {}, &to);
   stream.measured = next.weight.data;
 }
 
@@ -428,9 +475,9 @@ bool takes_norm(const KernelContext& context, const ops::ResidualStream& stream,
          outs.size() == ws.size();
 }
 
-void norm_linear_thin(const KernelContext& context, ops::ResidualStream& stream,
-                      const ops::NormWeight& norm, std::span<const ops::Linear* const> ws,
-                      std::span<const Tensor> outs) {
+void norm_linear_thin(const KernelContext& context, ThinProducts products,
+                      ops::ResidualStream& stream, const ops::NormWeight& norm,
+                      std::span<const ops::Linear* const> ws, std::span<const Tensor> outs) {
   const ops::Linear& w = *ws[0];
   const ops::Activation x = stream.sum;
   const Tensor& sum = stream.spare;
@@ -445,7 +492,7 @@ void norm_linear_thin(const KernelContext& context, ops::ResidualStream& stream,
     check_linear(x, plain, outs[i]);
   }
   Plan plan;
-  plan.form = ThinForm::e4m3_halves;
+  plan.form = products == ThinProducts::codes ? ThinForm::e4m3_wgmma : ThinForm::e4m3_halves;
   ThinArgs& a = plan.args;
   a.m = static_cast<int>(stream.sum.rows());
   set_matrices(plan, x, ws, outs);
@@ -467,7 +514,7 @@ void norm_linear_thin(const KernelContext& context, ops::ResidualStream& stream,
   if (!set_shape(plan, context.caps, a.m, {}) || a.split > 1) {
     refuse("the input does not fit in shared memory", x, w, outs[0]);
   }
-  launch_thin(context, thin_kernel_e4m3_halves(plan.blocked()), a);
+  launch_thin(context, kernel_of(plan, a.m), a);
   if (stream.delta) std::swap(stream.sum, stream.spare);
   stream.delta = {};
   stream.measured = nullptr;
@@ -477,7 +524,7 @@ std::span<const LinearRow> thin_rows() {
   return kRows;
 }
 std::span<const LinearRow> thin_head_rows() {
-  return kRows;
+  return std::span(kRows).last(1);
 }
 
 }  // namespace octet::cuda

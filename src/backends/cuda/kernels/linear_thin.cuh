@@ -5,6 +5,7 @@
 #include "backends/cuda/kernels/device_math.cuh"
 #include "backends/cuda/kernels/launch.cuh"
 #include "backends/cuda/kernels/linear_outputs.cuh"
+#include "backends/cuda/kernels/linear_thin_codes.cuh"
 #include "backends/cuda/kernels/linear_thin_x.cuh"
 
 namespace octet::cuda::thin {
@@ -125,10 +126,15 @@ __device__ __forceinline__ void store_output(const ThinArgs& a, int tile, int ro
   }
 }
 
-// Whether a kernel's outputs are added to a stream: of E4M3 weights and inputs, and few rows.
+// Of E4M3 weights and inputs, and few rows: what a kernel may quantize by itself, and whose outputs
+// it may add to a stream.
+template <ThinForm F, int Columns>
+inline constexpr bool kFewRows =
+    F == ThinForm::e4m3_wgmma ? Columns <= kThinQuantizedRows
+                              : (F == ThinForm::e4m3 || F == ThinForm::e4m3_halves) && Columns == 1;
 template <ThinForm F, int Columns>
 __device__ __forceinline__ bool to_stream(const ThinArgs& a) {
-  return (F == ThinForm::e4m3 || F == ThinForm::e4m3_halves) && Columns == 1 && a.stream;
+  return kFewRows<F, Columns> && a.stream;
 }
 
 // What an output needs beside its sum, and does not depend on the kernel before: also the weight of
@@ -184,10 +190,10 @@ __device__ __forceinline__ uint32_t lanes_of(int i, int count) {
 // One warp: brings W, and the scales of its blocks, into the ring. It fills the ring with no more
 // than `flying` stages on their way: what memory does not need to be busy would stand in the way of
 // what the kernel before reads.
-template <bool Blocked, int Warps>
+template <ThinForm F, bool Blocked, int Warps>
 __device__ __forceinline__ void produce(const ThinArgs& a, const Slice& slice, int tile, int end,
                                         uint8_t* shared, uint64_t* full, uint64_t* empty) {
-  constexpr int pitch = Warps * kThinUnit + kThinRowPad;
+  constexpr int pitch = Warps * kThinUnit + (F == ThinForm::e4m3_wgmma ? 0 : kThinRowPad);
   const uint64_t policy = evict_first_policy();
   auto* const tile_ids = reinterpret_cast<int*>(shared + a.tile_ids_at);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -254,14 +260,12 @@ __device__ __forceinline__ void produce(const ThinArgs& a, const Slice& slice, i
   }
 }
 
-// Multiplies tiles with x and writes outputs, or this block's part of them: those that the producer
-// names or, where there are no counters, every tile_step-th of [tile, end). `constants`: of the
-// first tile.
+// Multiplies a tile with x: `sums` [Warps, m, 16] are the warps' parts of it.
 template <ThinForm F, bool Blocked, int Columns, int Warps>
-__device__ __forceinline__ void consume(const ThinArgs& a, const Slice& slice, int tile, int end,
-                                        int rank, TileConstants constants, uint8_t* shared,
-                                        uint64_t* full, uint64_t* empty) {
-  constexpr int pitch = Warps * kThinUnit + kThinRowPad, threads = Warps * kWarp;
+__device__ __forceinline__ void multiply_tile(const ThinArgs& a, const Slice& slice,
+                                              uint8_t* shared, uint64_t* full, uint64_t* empty,
+                                              RingPosition& ring, float* sums) {
+  constexpr int pitch = Warps * kThinUnit + kThinRowPad;
   const int tid = static_cast<int>(threadIdx.x), lane = tid % kWarp, warp = tid / kWarp;
   const int g = lane / 4, t = lane % 4;
   // This lane's part of W in a stage, and of x.
@@ -272,8 +276,67 @@ __device__ __forceinline__ void consume(const ThinArgs& a, const Slice& slice, i
     own_x[c] = shared + a.x_at + min(c * 8 + g, a.m - 1) * a.x_pitch + t * (kXUnit<F> / 8);
   }
   const auto* const x_scales = reinterpret_cast<const float*>(shared + a.x_scales_at);
-  auto* sums = reinterpret_cast<float*>(shared + a.sums_at);  // [Warps, m, 16], twice
-  const int sums_size = Warps * a.m * kThinTile;
+  float acc[Columns][2][4] = {}, total[Columns][4] = {};
+  for (int first = 0; first < slice.count; first += Warps) {
+    wait_barrier(&full[ring.slot], ring.parity);
+    const int unit = first + warp;
+    if (unit < slice.count) {
+      const uint8_t* const w = own_w + ring.slot * (kThinTile * pitch);
+      const int rest = slice.bytes - unit * kThinUnit, x_at = unit * kXUnit<F>;
+      if (rest >= kThinUnit) {
+        multiply_unit<F, Columns, true>(acc, w, pitch, own_x, x_at, rest);
+      } else {
+        multiply_unit<F, Columns, false>(acc, w, pitch, own_x, x_at, rest);
+      }
+      if constexpr (Blocked) {
+        float low = 1.0f, high = 1.0f;  // scales of rows g and g + 8 of W
+        if (a.w_blocked) {
+          const auto* const scales = reinterpret_cast<const float*>(shared + a.ring_scales_at) +
+                                     ring.slot * (kThinTile * Warps) + warp;
+          low = scales[g * Warps];
+          high = scales[(g + 8) * Warps];
+        }
+#pragma unroll
+        for (int c = 0; c < Columns; ++c) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int m = c * 8 + t * 2 + i % 2;
+            const float w_scale = i < 2 ? low : high;
+            const float x_scale =
+                a.x_blocked && m < a.m ? x_scales[m * a.slice_units + unit] : 1.0f;
+            total[c][i] = __fmaf_rn(acc[c][0][i] + acc[c][1][i], w_scale * x_scale, total[c][i]);
+            acc[c][0][i] = acc[c][1][i] = 0.0f;
+          }
+        }
+      }
+    }
+    __syncwarp();
+    if (lane == 0) arrive_barrier(&empty[ring.slot]);
+    ring.advance(a.stages);
+  }
+  float* const own = sums + warp * a.m * kThinTile;
+#pragma unroll
+  for (int c = 0; c < Columns; ++c) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int m = c * 8 + t * 2 + i % 2;
+      if (m >= a.m) continue;
+      own[m * kThinTile + g + i / 2 * 8] = Blocked ? total[c][i] : acc[c][0][i] + acc[c][1][i];
+    }
+  }
+}
+
+// Multiplies tiles with x and writes outputs, or this block's part of them: those that the producer
+// names or, where there are no counters, every tile_step-th of [tile, end). `constants`: of the
+// first tile.
+template <ThinForm F, bool Blocked, int Columns, int Warps>
+__device__ __forceinline__ void consume(const ThinArgs& a, const Slice& slice, int tile, int end,
+                                        int rank, TileConstants constants, uint8_t* shared,
+                                        uint64_t* full, uint64_t* empty) {
+  constexpr int threads = Warps * kWarp, parts = F == ThinForm::e4m3_wgmma ? 1 : Warps;
+  const int tid = static_cast<int>(threadIdx.x);
+  const auto* const x_scales = reinterpret_cast<const float*>(shared + a.x_scales_at);
+  const int part = a.m * kThinTile;
   RingPosition ring;
   const auto* const tile_ids = reinterpret_cast<const int*>(shared + a.tile_ids_at);
   bool begins = true;
@@ -286,74 +349,31 @@ __device__ __forceinline__ void consume(const ThinArgs& a, const Slice& slice, i
       break;
     }
     float residual = 0.0f;
-    if (a.split == 1 && tid < a.m * kThinTile) {  // on their way while the tile is multiplied
+    if (a.split == 1 && tid < part) {  // on their way while the tile is multiplied
       const int row = tid % kThinTile;
       if (!begins) constants = tile_constants<F, Columns>(a, tile, row);
       if (to_stream<F, Columns>(a)) residual = residual_of(a, tile, row, tid / kThinTile);
     }
     begins = false;
-    float acc[Columns][2][4] = {}, total[Columns][4] = {};
-    for (int first = 0; first < slice.count; first += Warps) {
-      wait_barrier(&full[ring.slot], ring.parity);
-      const int unit = first + warp;
-      if (unit < slice.count) {
-        const uint8_t* const w = own_w + ring.slot * (kThinTile * pitch);
-        const int rest = slice.bytes - unit * kThinUnit, x_at = unit * kXUnit<F>;
-        if (rest >= kThinUnit) {
-          multiply_unit<F, Columns, true>(acc, w, pitch, own_x, x_at, rest);
-        } else {
-          multiply_unit<F, Columns, false>(acc, w, pitch, own_x, x_at, rest);
-        }
-        if constexpr (Blocked) {
-          float low = 1.0f, high = 1.0f;  // scales of rows g and g + 8 of W
-          if (a.w_blocked) {
-            const auto* const scales = reinterpret_cast<const float*>(shared + a.ring_scales_at) +
-                                       ring.slot * (kThinTile * Warps) + warp;
-            low = scales[g * Warps];
-            high = scales[(g + 8) * Warps];
-          }
-#pragma unroll
-          for (int c = 0; c < Columns; ++c) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              const int m = c * 8 + t * 2 + i % 2;
-              const float w_scale = i < 2 ? low : high;
-              const float x_scale =
-                  a.x_blocked && m < a.m ? x_scales[m * a.slice_units + unit] : 1.0f;
-              total[c][i] = __fmaf_rn(acc[c][0][i] + acc[c][1][i], w_scale * x_scale, total[c][i]);
-              acc[c][0][i] = acc[c][1][i] = 0.0f;
-            }
-          }
-        }
-      }
-      __syncwarp();
-      if (lane == 0) arrive_barrier(&empty[ring.slot]);
-      ring.advance(a.stages);
-    }
-    // The warps' sums meet in shared memory. Two buffers: nobody writes the one that is still read.
-    float* const own = sums + parity * sums_size + warp * a.m * kThinTile;
-#pragma unroll
-    for (int c = 0; c < Columns; ++c) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int m = c * 8 + t * 2 + i % 2;
-        if (m >= a.m) continue;
-        own[m * kThinTile + g + i / 2 * 8] = Blocked ? total[c][i] : acc[c][0][i] + acc[c][1][i];
-      }
+    // The parts of outputs meet in shared memory. Two buffers: nobody writes the one that is still
+    // read.
+    float* const sums = reinterpret_cast<float*>(shared + a.sums_at) + parity * (Warps * part);
+    if constexpr (F == ThinForm::e4m3_wgmma) {
+      multiply_codes<Columns, Warps>(a, slice, shared, full, empty, ring, sums);
+    } else {
+      multiply_tile<F, Blocked, Columns, Warps>(a, slice, shared, full, empty, ring, sums);
     }
     sync_multipliers<Warps>();
-    for (int i = tid; i < a.m * kThinTile; i += threads) {
+    for (int i = tid; i < part; i += threads) {
       const int m = i / kThinTile, row = i % kThinTile;
       float sum = 0.0f;
 #pragma unroll
-      for (int s = 0; s < Warps; ++s) {
-        sum += sums[parity * sums_size + s * a.m * kThinTile + i];
-      }
+      for (int s = 0; s < parts; ++s) sum += sums[s * part + i];
       if (a.split > 1) {
         a.partial[(int64_t{rank} * a.m + m) * a.tiles * kThinTile + tile * kThinTile + row] = sum;
       } else if (to_stream<F, Columns>(a)) {
         add_output(a, tile, row, m, sum, constants, a.x_blocked ? 1.0f : x_scales[m], residual,
-                   lanes_of(i, a.m * kThinTile));
+                   lanes_of(i, part));
       } else {
         store_output(a, tile, row, m, sum, constants.output, a.x_blocked ? 1.0f : x_scales[m]);
       }
@@ -392,10 +412,11 @@ __device__ __forceinline__ void join_slices(const ThinArgs& a, int begin, int en
 // Grid: clusters of a.split blocks; block: Warps warps that multiply, then one that copies.
 // With a split cluster i has tiles [i * tiles_each, (i + 1) * tiles_each).
 template <ThinForm F, bool Blocked, int Columns, int Warps>
-__global__ void __launch_bounds__((Warps + 1) * kWarp, Columns > 1 || Warps > 8 ? 1
-                                                       : Blocked                ? 2
-                                                                                : 3)
-    linear_kernel(const __grid_constant__ ThinArgs a) {
+__global__ void __launch_bounds__((Warps + 1) * kWarp,
+                                  F == ThinForm::e4m3_wgmma  ? (Columns <= 2 ? 3 : 2)
+                                  : Columns > 1 || Warps > 8 ? 1
+                                  : Blocked                  ? 2
+                                            : 3) linear_kernel(const __grid_constant__ ThinArgs a) {
   extern __shared__ __align__(128) uint8_t shared[];
   auto* const full = reinterpret_cast<uint64_t*>(shared + a.barriers_at);
   uint64_t* const empty = full + a.stages;
@@ -417,7 +438,7 @@ __global__ void __launch_bounds__((Warps + 1) * kWarp, Columns > 1 || Warps > 8 
   const Slice slice(a, rank);
   auto* const x_scales = reinterpret_cast<float*>(shared + a.x_scales_at);
   if (threadIdx.x >= Warps * kWarp) {
-    produce<Blocked, Warps>(a, slice, begin, end, shared, full, empty);
+    produce<F, Blocked, Warps>(a, slice, begin, end, shared, full, empty);
   } else {
     // The sums of warps are needed later.
     auto* const scratch = reinterpret_cast<uint32_t*>(shared + a.sums_at);
@@ -426,7 +447,8 @@ __global__ void __launch_bounds__((Warps + 1) * kWarp, Columns > 1 || Warps > 8 
       constants = tile_constants<F, Columns>(a, begin, static_cast<int>(threadIdx.x) % kThinTile);
     }
     bool made = false;  // x, by the kernel itself
-    if constexpr (F == ThinForm::e4m3_halves) {
+    if constexpr (F == ThinForm::e4m3_halves ||
+                  (F == ThinForm::e4m3_wgmma && kFewRows<F, Columns>)) {
       made = a.held || a.moments;
       if (a.moments) {
         norm_measured_x<F, Warps>(a, shared + a.x_at, x_scales);
@@ -437,7 +459,7 @@ __global__ void __launch_bounds__((Warps + 1) * kWarp, Columns > 1 || Warps > 8 
       }
     }
     if (!made) wait_for_previous();
-    if constexpr ((F == ThinForm::e4m3 || F == ThinForm::e4m3_halves) && Columns == 1) {
+    if constexpr (kFewRows<F, Columns>) {
       if (a.quantize && !made) {
         quantize_x<F, Warps>(a, slice, shared + a.x_at, x_scales, scratch);
         made = true;
@@ -452,6 +474,7 @@ __global__ void __launch_bounds__((Warps + 1) * kWarp, Columns > 1 || Warps > 8 
         if (a.x_vector && slice.bytes > 0) wait_barrier(x_arrived, 0);
       }
     }
+    if constexpr (F == ThinForm::e4m3_wgmma) fence_writes();
     sync_multipliers<Warps>();
     consume<F, Blocked, Columns, Warps>(a, slice, begin, end, rank, constants, shared, full, empty);
   }

@@ -2,7 +2,8 @@
 //
 // One launch computes the outputs of up to four weights of one input. Outputs are cut into tiles of
 // 16, which a block takes one after another; the tensor core multiplies a tile with all rows of x
-// (mma.m16n8k16: 16 outputs, 8 rows of x, so one row costs what eight do):
+// (mma.m16n8k16: 16 outputs, 8 rows of x, so one row costs what eight do; or wgmma, which takes
+// codes as they lie in shared memory, see linear_thin_codes.cuh):
 //
 //        k ->   0     128 B  ...                       stage: one unit of each warp, 16 rows of W
 //   w  16 rows | warp 0 | warp 1 | ... | warp 15 | warp 0 | warp 1 | ...      unit: 128 bytes of k
@@ -23,13 +24,17 @@
 //   o, down      stream += y;  (sum of squares, absmax of stream · weight) of 16 columns -> moments
 //   next linear  moments -> factor and scale;  stream · factor · weight / scale -> codes
 //
-// The order of summation: units of a warp in ascending order, then warps, then slices. It depends
-// on the split alone, so a row's bits are the same for all m that have the same split.
+// The order of summation: units of a warp in ascending order, then warps, then slices; by codes: a
+// sixteenth of k in the tensor core at a time (linear_thin_codes.cuh), which keeps some 14 bits
+// (h200.md), then as before. It depends on the split alone, so a row's bits are the same for all m
+// that have the same split.
 #pragma once
 
 #include <cuda_bf16.h>
 
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 #include "backends/cuda/kernels/context.h"
 #include "backends/cuda/kernels/linear_parts.h"
@@ -43,6 +48,7 @@ inline constexpr int kThinUnit = 128;         // bytes of a row of W that a warp
 inline constexpr int kThinRowPad = 64;        // bytes: rows g and g + 1 of a stage use other banks
 inline constexpr int kThinQuantizedRows = 4;  // at most, that the kernel quantizes by itself
 inline constexpr int kThinHalvesRows = 4;     // at most, with ThinForm::e4m3_halves
+inline constexpr int kThinCodesRows = 4;      // at most, with ThinForm::e4m3_wgmma
 inline constexpr int kThinMostHeld = 2;       // vectors of eight of what becomes x, in a lane
 
 // Warps of a block that multiply, for m rows. An SM needs sixteen to keep up with memory, at two
@@ -55,10 +61,20 @@ constexpr int thin_blocks_per_sm(int64_t m) {
   return m <= 4 ? 2 : 1;
 }
 
+// How codes are multiplied, which are two rows of the table.
+enum class ThinProducts : uint8_t {
+  widened,  // as FP16 or BF16, with FP32 sums
+  codes,    // as they are, by wgmma: few instructions, and the sums of FP8 tensor cores
+};
+
+// Two warpgroups, each with half of a tile's rows, and two blocks an SM.
+inline constexpr int kThinCodesWarps = 8, kThinCodesBlocks = 2;
+
 // What W and x are in memory.
 enum class ThinForm : uint8_t {
   e4m3,         // E4M3 codes both: multiplied as FP16, which holds every E4M3 value
   e4m3_halves,  // the same, and x becomes FP16 as it arrives: a third less to convert
+  e4m3_wgmma,   // E4M3 codes both, multiplied as codes; no scales inside the sum
   e4m3_bf16,    // W codes, x BF16
   bf16,         // BF16 both
 };
@@ -126,8 +142,12 @@ using ThinKernel = void (*)(ThinArgs);
 // The kernel for m rows. `blocked`: W or x has a scale for each 128 of k.
 ThinKernel thin_kernel_e4m3(bool blocked, int64_t m);
 ThinKernel thin_kernel_e4m3_halves(bool blocked);  // up to kThinHalvesRows
+ThinKernel thin_kernel_e4m3_wgmma(int64_t m);      // up to kThinCodesRows
 ThinKernel thin_kernel_e4m3_bf16(bool blocked, int64_t m);
 ThinKernel thin_kernel_bf16(int64_t m);
+
+// By codes if the row of the table says so, or nothing if it is none of these kernels.
+std::optional<ThinProducts> thin_products(std::string_view row_name);
 
 // What may be tuned; 0 leaves it to the plan.
 struct ThinTuning {
@@ -138,7 +158,7 @@ struct ThinTuning {
 
 // outs[i] = x · ws[i]ᵀ (+ bias). All ws have one k, one weight format and one input format; outs
 // one type. Fault for what it cannot take.
-void linear_thin(const KernelContext& context, const ops::Activation& x,
+void linear_thin(const KernelContext& context, ThinProducts products, const ops::Activation& x,
                  std::span<const ops::Linear* const> ws, std::span<const Tensor> outs,
                  const ThinTuning& tuning = {});
 
@@ -148,16 +168,16 @@ void linear_thin(const KernelContext& context, const ops::Activation& x,
 bool takes_norm(const KernelContext& context, const ops::ResidualStream& stream,
                 const ops::NormWeight& norm, std::span<const ops::Linear* const> ws,
                 std::span<const Tensor> outs);
-void norm_linear_thin(const KernelContext& context, ops::ResidualStream& stream,
-                      const ops::NormWeight& norm, std::span<const ops::Linear* const> ws,
-                      std::span<const Tensor> outs);
+void norm_linear_thin(const KernelContext& context, ThinProducts products,
+                      ops::ResidualStream& stream, const ops::NormWeight& norm,
+                      std::span<const ops::Linear* const> ws, std::span<const Tensor> outs);
 
 // stream.sum += x · wᵀ, and the moments of the norm that reads it next: Backend::linear_to_stream.
 // Whether it is taken: by few rows and a stream in BF16 that has memory for moments.
 bool takes_stream(const KernelContext& context, const ops::Linear& w,
                   const ops::ResidualStream& stream, const ops::NormWeight& next);
-void linear_thin_to_stream(const KernelContext& context, const ops::Activation& x,
-                           const ops::Linear& w, ops::ResidualStream& stream,
-                           const ops::NormWeight& next);
+void linear_thin_to_stream(const KernelContext& context, ThinProducts products,
+                           const ops::Activation& x, const ops::Linear& w,
+                           ops::ResidualStream& stream, const ops::NormWeight& next);
 
 }  // namespace octet::cuda

@@ -126,7 +126,7 @@ __device__ __forceinline__ void store_codes(uint8_t* x, int at, const float (&va
     codes.v[i] = __nv_cvt_float2_to_fp8x2({values[2 * i] * inverse, values[2 * i + 1] * inverse},
                                           __NV_SATFINITE, __NV_E4M3);
   }
-  if constexpr (F == ThinForm::e4m3) {
+  if constexpr (F == ThinForm::e4m3 || F == ThinForm::e4m3_wgmma) {
     *reinterpret_cast<Vector<__nv_fp8x2_storage_t, N / 2>*>(x + at) = codes;
   } else {
     Vector<__half2, N / 2> halves;
