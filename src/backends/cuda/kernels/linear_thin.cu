@@ -14,10 +14,12 @@ constexpr int kMostSplit = 8;  // the largest cluster that every GPU of this kin
 // 160 KiB no better.
 constexpr int kRingBytes = 96 * 1024;
 // Of q, k and v, where they are few tiles: attention, which comes next, begins beside them if there
-// is room.
-constexpr int kFewTilesRingBytes = 52 * 1024;
+// is room. What multiplies codes has less to keep beside its ring.
+constexpr int kFewTilesRingBytes = 52 * 1024, kFewTilesCodesRingBytes = 68 * 1024;
 constexpr int kLeastRingBytes = 48 * 1024;
-constexpr int kFlyingBytes = 96 * 1024;  // of them, while the kernel before may still run
+// Of them, while the kernel before may still run: what drains its ring faster has less use for
+// more.
+constexpr int kFlyingBytes = 96 * 1024, kFlyingCodesBytes = 64 * 1024;
 constexpr int kLeastTilesToTake = 4;
 constexpr int kMostHalvesBytes = 32 * 1024;  // of x as FP16, beside a ring in half an SM
 
@@ -179,10 +181,12 @@ bool set_shape(Plan& plan, const DeviceCaps& caps, int plan_m, const ThinTuning&
   }
   lay_out(a.m, tuning.split > 0 ? tuning.split : a.split);
   const bool few = a.norm && a.split == 1 && a.tiles <= 2 * caps.sms * blocks;
-  const int ring = few ? kFewTilesRingBytes : kRingBytes;
+  const int few_ring = plan.by_codes() ? kFewTilesCodesRingBytes : kFewTilesRingBytes;
+  const int ring = few ? few_ring : kRingBytes;
+  const int flying = (plan.by_codes() ? kFlyingCodesBytes : kFlyingBytes) / blocks;
   a.stages = std::min(tuning.stages > 0 ? tuning.stages : std::max(2, ring / stage), alone);
   if (a.stages < 2) return false;
-  a.flying = tuning.flying > 0 ? tuning.flying : std::max(2, kFlyingBytes / blocks / stage);
+  a.flying = tuning.flying > 0 ? tuning.flying : std::max(2, flying / stage);
   a.flying = std::min(a.flying, a.stages);
 
   // The parts of an H200 that clusters must lie in have 16 or 18 SMs.

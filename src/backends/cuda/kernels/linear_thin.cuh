@@ -412,11 +412,11 @@ __device__ __forceinline__ void join_slices(const ThinArgs& a, int begin, int en
 // Grid: clusters of a.split blocks; block: Warps warps that multiply, then one that copies.
 // With a split cluster i has tiles [i * tiles_each, (i + 1) * tiles_each).
 template <ThinForm F, bool Blocked, int Columns, int Warps>
-__global__ void __launch_bounds__((Warps + 1) * kWarp,
-                                  F == ThinForm::e4m3_wgmma  ? (Columns <= 2 ? 3 : 2)
-                                  : Columns > 1 || Warps > 8 ? 1
-                                  : Blocked                  ? 2
-                                            : 3) linear_kernel(const __grid_constant__ ThinArgs a) {
+__global__ void __launch_bounds__((Warps + 1) * kWarp, F == ThinForm::e4m3_wgmma  ? 2
+                                                       : Columns > 1 || Warps > 8 ? 1
+                                                       : Blocked                  ? 2
+                                                                                  : 3)
+    linear_kernel(const __grid_constant__ ThinArgs a) {
   extern __shared__ __align__(128) uint8_t shared[];
   auto* const full = reinterpret_cast<uint64_t*>(shared + a.barriers_at);
   uint64_t* const empty = full + a.stages;
