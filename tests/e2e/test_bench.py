@@ -278,15 +278,16 @@ class Interrupted(unittest.TestCase):
                 mock.seen.clear()
                 with tempfile.TemporaryDirectory() as folder:
                     path = os.path.join(folder, "r.json")
+                    # Four at a time and a few before them: at least one round of them has ended.
                     found, text = self.run_until(
-                        lambda: len(mock.seen) > 9, signal_, "bench", "serve", "--base-url", mock.url,
+                        lambda: len(mock.seen) > 13, signal_, "bench", "serve", "--base-url", mock.url,
                         "--num-prompts", 500, "--max-concurrency", 4, "--input-len", 4, "--layer",
                         layer, "--json", path, folder=folder)
                     result = json.loads(pathlib.Path(path).read_text())
                 self.assertEqual(found, code, text)
                 self.assertTrue(result["interrupted"])
                 one = result if layer == "plain" else result["layers"][0]["steps"][0]
-                self.assertTrue(4 <= one["completed"] <= 12, one)
+                self.assertTrue(4 <= one["completed"] <= 16, one)
                 self.assertEqual(one["failed"], 0)
                 self.assertGreater(one["median_ttft_ms"], 150)
                 self.assertIn("Interrupted", text)
