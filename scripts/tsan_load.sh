@@ -26,10 +26,11 @@ export TSAN_OPTIONS="log_path=$PWD/$reports/report second_deadlock_stack=1"  # a
 octet=build/tsan/octet
 failed=no
 
-# Tests of deadlines may fail for want of speed: they are told, and only reports count.
+# Tests of deadlines may fail for want of speed, and those of memory by TSan's own: they are told, and
+# only reports count.
 "${plain[@]}" build/venv/bin/python tests/e2e/run.py "$octet" . \
   test_load test_life test_metrics test_structured test_replay ||
-  echo "Some of these tests failed, which may be for want of speed alone."
+  echo "Some of these tests failed, which may be for want of speed or TSan's own memory alone."
 
 "${plain[@]}" build/venv/bin/python bench/serve/load.py "$octet" models/octet-demo \
   --minutes "$minutes" --slow --structured 0.1 --only load,kill,drain \
