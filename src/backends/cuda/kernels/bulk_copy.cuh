@@ -23,15 +23,14 @@ __device__ __forceinline__ void init_barrier(uint64_t* barrier, uint32_t count) 
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count)
                : "memory");
 }
-__device__ __forceinline__ void fence_barriers() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 // Lets the tensor core and the copy engine see what this thread has written to shared memory, once
 // the threads have met.
 __device__ __forceinline__ void fence_writes() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ void fence_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  fence_writes();
 }
 
 __device__ __forceinline__ void wait_barrier(uint64_t* barrier, uint32_t parity) {

@@ -301,8 +301,9 @@ std::optional<std::string> codes_refuse(const ops::OpDesc& desc, const DeviceCap
   if (!w || w->code != Code::e4m3) return "needs weights in E4M3";
   if (!x || x->code != Code::e4m3) return "needs inputs in E4M3";
   if (w->grid.cols != 0) return "needs weight scales by output, or one";
-  if (x->grid != grids::row && x->grid != grids::tensor)
+  if (x->grid != grids::row && x->grid != grids::tensor) {
     return "needs input scales by token, or one";
+  }
   if (!fits(desc, ThinForm::e4m3_wgmma, caps)) return "the input does not fit in shared memory";
   return std::nullopt;
 }

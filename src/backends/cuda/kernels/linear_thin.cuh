@@ -129,9 +129,10 @@ __device__ __forceinline__ void store_output(const ThinArgs& a, int tile, int ro
 // Of E4M3 weights and inputs, and few rows: what a kernel may quantize by itself, and whose outputs
 // it may add to a stream.
 template <ThinForm F, int Columns>
-inline constexpr bool kFewRows =
-    F == ThinForm::e4m3_wgmma ? Columns <= kThinQuantizedRows
-                              : (F == ThinForm::e4m3 || F == ThinForm::e4m3_halves) && Columns == 1;
+inline constexpr bool kFewRows = F == ThinForm::e4m3_wgmma ||
+                                 ((F == ThinForm::e4m3 || F == ThinForm::e4m3_halves) &&
+                                  Columns == 1);
+static_assert(kThinCodesRows <= kThinQuantizedRows);
 template <ThinForm F, int Columns>
 __device__ __forceinline__ bool to_stream(const ThinArgs& a) {
   return kFewRows<F, Columns> && a.stream;
@@ -447,8 +448,7 @@ __global__ void __launch_bounds__((Warps + 1) * kWarp, F == ThinForm::e4m3_wgmma
       constants = tile_constants<F, Columns>(a, begin, static_cast<int>(threadIdx.x) % kThinTile);
     }
     bool made = false;  // x, by the kernel itself
-    if constexpr (F == ThinForm::e4m3_halves ||
-                  (F == ThinForm::e4m3_wgmma && kFewRows<F, Columns>)) {
+    if constexpr (F == ThinForm::e4m3_halves || F == ThinForm::e4m3_wgmma) {
       made = a.held || a.moments;
       if (a.moments) {
         norm_measured_x<F, Warps>(a, shared + a.x_at, x_scales);

@@ -24,10 +24,10 @@
 //   o, down      stream += y;  (sum of squares, absmax of stream · weight) of 16 columns -> moments
 //   next linear  moments -> factor and scale;  stream · factor · weight / scale -> codes
 //
-// The order of summation: units of a warp in ascending order, then warps, then slices; by codes: a
-// sixteenth of k in the tensor core at a time (linear_thin_codes.cuh), which keeps some 14 bits
-// (h200.md), then as before. It depends on the split alone, so a row's bits are the same for all m
-// that have the same split.
+// The order of summation: units of a warp in ascending order, then warps, then slices. By codes: of
+// each 1,024 of k eight interleaved parts of 128 in the tensor core (linear_thin_codes.cuh), which
+// keeps some 14 bits; each part in FP32, in ascending order of k; then the parts, then slices. It
+// depends on the split alone, so a row's bits are the same for all m that have the same split.
 #pragma once
 
 #include <cuda_bf16.h>
