@@ -151,7 +151,8 @@ int run_eval_sensitivity(Args args) {
             "what of a linear is tried: its weight, its input, or both, and the cache with both",
             {.choices = {"both", "weight", "input"}});
   table.add("--kv-cache-dtype", &o.kv_cache_dtype, "that is tried on the KV cache of each layer",
-            {.choices = {"fp8_e4m3", "fp8_e5m2", "fp8_per_token_head", "int8_per_token_head"}});
+            {.choices = {"fp8_e4m3", "fp8_e5m2", "fp8_per_token_head", "int8_per_token_head",
+                         "int8_per_token_group"}});
   table.add("--leave-one-out", &o.leave_one_out, "all in FP8 but the part, which stays as stored");
   table.add("--high-roles", &o.high_roles,
             "try what is kept high by default, too: router, embedding, lm_head");

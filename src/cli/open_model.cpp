@@ -266,9 +266,10 @@ void add_model_rows(OptionTable& table, ModelOptions& options, const std::string
             {.choices = {"auto", "fp8", "bf16"}});
   table.add(flag("kv-cache-dtype"), &options.kv_cache_dtype,
             "type of the KV cache; auto is what the checkpoint records, or else follows the "
-            "arithmetic; per_token_head gives each token and KV head a scale of its own",
+            "arithmetic; per_token_head gives each token and KV head a scale of its own, "
+            "per_token_group each token and 128 values of a latent",
             {.choices = {"auto", "fp32", "bf16", "fp8", "fp8_e4m3", "fp8_e5m2",
-                         "fp8_per_token_head", "int8_per_token_head"}});
+                         "fp8_per_token_head", "int8_per_token_head", "int8_per_token_group"}});
   table.add(flag("kv-scale"), &options.kv_scale,
             "unit leaves an FP8 latent unscaled, to measure what scales are worth",
             {.choices = {"auto", "unit"}});
@@ -344,7 +345,9 @@ DType OpenModel::kv_dtype() const {
 
 std::string OpenModel::kv_name() const {
   return fmt::format("{}{}", name_of(kv_dtype()),
-                     model::has_token_heads(kv_type_) ? " per token and head" : "");
+                     model::has_token_heads(kv_type_)               ? " per token and head"
+                     : kv_type_ == model::KvType::int8_token_groups ? " per token and group"
+                                                                    : "");
 }
 
 std::string_view OpenModel::attention() const {

@@ -95,8 +95,10 @@ OptionTable table_of(QuantizeFlags& o) {
   table.add(
       "--kv-scale-granularity", &o.kv_scale_granularity,
       "one scale for K and V of a layer each, which every engine reads (tensor, the default), "
-      "or one a head",
-      {.choices = {"tensor", "head"}});
+      "one a head, or one a head and dimension; of a latent (MLA), whose scales are chosen token "
+      "by "
+      "token, one for 128 dimensions (group) or for each (channel)",
+      {.choices = {"tensor", "head", "channel", "group"}});
   table.add("--input-scale-method", &o.input_scale_method, "the same for inputs",
             {.choices = methods});
   table.add("--amax-history-len", &o.amax_history_len,
@@ -115,7 +117,7 @@ OptionTable table_of(QuantizeFlags& o) {
   table.add("--kv-cache-dtype", &o.kv_cache_dtype,
             "the type of the KV cache; where it is not recorded it follows attention's arithmetic",
             {.choices = {"bf16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_per_token_head",
-                         "int8_per_token_head"}});
+                         "int8_per_token_head", "int8_per_token_group"}});
   add_auto_rows(table, o.autos);
   table.group("Files");
   table.add("--overwrite", &o.overwrite, "replace the directory if it exists");
@@ -217,6 +219,11 @@ void keep_hot_experts(const QuantizeFlags& o, const offline::ExpertUse& use,
 }
 
 // What chooses scales says nothing without what they are chosen from.
+offline::KvGranularity granularity_of(const std::optional<std::string>& name) {
+  using enum offline::KvGranularity;
+  return name == "head" ? head : name == "channel" ? channel : name == "group" ? group : tensor;
+}
+
 void check_scale_flags(const QuantizeFlags& o) {
   const std::pair<const char*, bool> delayed_flags[] = {
       {"--amax-history-len", o.amax_history_len.has_value()},
@@ -374,7 +381,7 @@ int run_quantize(Args args) {
                     .algorithm = offline::parse_amax_algorithm(o.amax_compute_algo.value_or("max"),
                                                                "--amax-compute-algo"),
                     .margin = o.scale_margin.value_or(0)},
-        .kv_per_head = o.kv_scale_granularity == "head",
+        .granularity = granularity_of(o.kv_scale_granularity),
         .any_model = o.any_calibration};
   }
   offline::check_quantize(options);

@@ -79,7 +79,8 @@ bool warm_up(const WarmUpOptions& o, const ModelOptions& model, const BackendOpt
   offline::Calibration seen;
   offline::Calibrator calibrator(seen);
   run.run({.cache = cache_into(calibrator)});
-  auto scales = offline::kv_scales(seen, open.config(), {.kv_per_head = true});
+  auto scales =
+      offline::kv_scales(seen, open.config(), {.granularity = offline::KvGranularity::head});
   const std::string origin =
       fmt::format("{} samples, {} tokens of {}", run.samples().size(), run.tokens(),
                   o.text == kOwnText ? "what the model writes" : o.text);
@@ -92,12 +93,15 @@ bool warm_up(const WarmUpOptions& o, const ModelOptions& model, const BackendOpt
 std::string kv_scales_from(const OpenModel& open, bool warmed_up) {
   const DType type = open.kv_dtype();
   if (model::has_token_heads(open.kv_type())) return "tokens and heads";
-  if (!is_fp8(type)) return "none";
+  if (!is_code(type)) return "none";
+  const bool channels = !open.model().kv_scales().channels.empty();
   if (std::holds_alternative<model::Mla>(open.config().attention)) {
-    return open.unit_kv_scale() ? "none" : "tokens";
+    if (open.unit_kv_scale()) return "none";
+    return channels && type == DType::e4m3 ? "checkpoint, by dimension" : "tokens";
   }
   if (warmed_up) return "warm-up";
   const bool stored = type == DType::e4m3 && !open.model().kv_scales().k.empty();
+  if (stored && channels) return "checkpoint, by dimension";
   return stored ? "checkpoint" : fmt::format("block groups of {}", open.model().kv_group_tokens());
 }
 

@@ -120,6 +120,7 @@ DType kv_dtype(model::KvType type, bool fp8_attention, DType activation) {
     case model::KvType::fp8_e5m2:
       return DType::e5m2;
     case model::KvType::int8_token_heads:
+    case model::KvType::int8_token_groups:
       return DType::i8;
     case model::KvType::automatic:
       break;
@@ -135,11 +136,16 @@ ops::KvLayout kv_layout_of(const model::Model& model, model::KvType type, int64_
   options.block_tokens = block_tokens;
   options.group_tokens = model.kv_group_tokens();
   // Stored scales are made for E4M3. E5M2 has range enough without them.
-  const bool stored = options.type == DType::e4m3 && !model.kv_scales().k.empty();
+  const model::KvScales& scales = model.kv_scales();
+  const bool stored = options.type == DType::e4m3 && !scales.k.empty();
   options.scaling = model::has_token_heads(type) ? ops::KvScaling::token_heads
                     : stored                     ? ops::KvScaling::fixed
                                                  : ops::KvScaling::groups;
-  options.unit_scale = unit_scale;
+  options.channels = is_code(options.type) && !scales.channels.empty() && !unit_scale;
+  // A latent's channels have scales for E4M3 that need no others.
+  const bool latent = std::holds_alternative<model::Mla>(model.config().attention);
+  const bool fixed = options.channels && options.type == DType::e4m3;
+  options.unit_scale = unit_scale || (latent && fixed);
   return model::kv_layout(model.config(), options);
 }
 

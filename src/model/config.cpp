@@ -115,9 +115,9 @@ std::string read_choice(const JsonView& object, std::string_view key,
 RecordedArithmetic read_arithmetic(const JsonView& octet) {
   RecordedArithmetic recorded{
       .attention = read_choice(octet, "attention", {"fp8", "bf16"}),
-      .kv_cache_dtype = read_choice(
-          octet, "kv_cache_dtype",
-          {"bf16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_per_token_head", "int8_per_token_head"}),
+      .kv_cache_dtype = read_choice(octet, "kv_cache_dtype",
+                                    {"bf16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_per_token_head",
+                                     "int8_per_token_head", "int8_per_token_group"}),
       .weight_only = octet.get<std::vector<std::string>>("weight_only", {})};
   if (recorded.attention == "fp8" && !recorded.kv_cache_dtype.empty() &&
       !recorded.kv_cache_dtype.starts_with("fp8")) {

@@ -20,16 +20,25 @@ std::array<std::string, 5> names_of(const std::string& attention, char side) {
           fmt::format("{}.{}_proj.output_scale", attention, side)};
 }
 
+std::string channels_of(const std::string& attention, char side) {
+  return fmt::format("{}.{}_channel_scale", attention, side);
+}
+
+constexpr const char* kLatentChannels = ".latent_channel_scale";
+
 class KvScaledSource final : public WeightSource {
  public:
   KvScaledSource(std::shared_ptr<const WeightSource> source,
                  std::map<std::string, std::vector<float>> scales, std::string origin)
       : source_(std::move(source)), scales_(std::move(scales)), origin_(std::move(origin)) {
     for (auto& [name, values] : scales_) {
-      constexpr std::string_view suffix = ".k_scale";
-      const std::string attention = name.substr(0, name.size() - suffix.size());
-      const auto hidden = names_of(attention, name[attention.size() + 1]);
-      hidden_.insert(hidden.begin(), hidden.end());
+      const std::string attention = name.substr(0, name.rfind('.'));
+      for (const char side : {'k', 'v'}) {
+        const auto hidden = names_of(attention, side);
+        hidden_.insert(hidden.begin(), hidden.end());
+        hidden_.insert(channels_of(attention, side));
+      }
+      hidden_.insert(attention + kLatentChannels);
       const auto count = static_cast<int64_t>(values.size());
       tensors_[name] = Tensor(values.data(), DType::f32, {count});
     }
@@ -96,8 +105,41 @@ KvScaleBinder::Side KvScaleBinder::find_side(const std::string& attention, char 
   return {};
 }
 
-void KvScaleBinder::bind(const std::string& attention, int64_t kv_heads) {
+ChannelScales KvScaleBinder::channels(const std::string& name, int64_t heads, int64_t dim) {
+  std::vector<float> scales = binder_.host_values(name, heads * dim);
+  for (const float scale : scales) {
+    int exponent = 0;
+    if (scale >= kLeastScale && scale <= kMostScale && std::frexp(scale, &exponent) == 0.5f) {
+      continue;
+    }
+    throw Error(
+        {.what = "a scale of the KV cache's channels is no power of two",
+         .where = fmt::format("tensor '{}' in {}", name, binder_.locate(name)),
+         .value = fmt::format("{}", scale),
+         .accepted = fmt::format("powers of two from {:.3g} to {:.3g}", kLeastScale, kMostScale),
+         .fix = "calibrate the checkpoint again, or take these scales out"});
+  }
+  std::vector<float> inverse = scales;
+  for (float& scale : inverse) scale = 1.0f / scale;
+  return {binder_.device_values(std::move(scales)).reshape({heads, dim}),
+          binder_.device_values(std::move(inverse)).reshape({heads, dim})};
+}
+
+void KvScaleBinder::bind_latent(const std::string& attention, int64_t kv_lora) {
   ++layers_;
+  const std::string name = attention + kLatentChannels;
+  if (!binder_.has(name, {kv_lora})) return;
+  scales_.channels.push_back({.k = channels(name, 1, kv_lora), .v = {}});
+}
+
+void KvScaleBinder::bind(const std::string& attention, int64_t kv_heads, int64_t head_dim) {
+  ++layers_;
+  const std::string k_name = channels_of(attention, 'k'), v_name = channels_of(attention, 'v');
+  const Shape shape{kv_heads, head_dim};
+  if (binder_.has(k_name, shape) || binder_.has(v_name, shape)) {
+    scales_.channels.push_back(
+        {channels(k_name, kv_heads, head_dim), channels(v_name, kv_heads, head_dim)});
+  }
   const Side k = find_side(attention, 'k', kv_heads), v = find_side(attention, 'v', kv_heads);
   if (!k && !v) return;
   if ((!k || !v) && one_sided_.empty()) one_sided_ = k ? k.name : v.name;
@@ -111,15 +153,24 @@ KvScales KvScaleBinder::finish(std::vector<std::string>& notices) {
         "KV scales below zero mean \"not loaded\" and are passed over: '{}' is the first",
         not_loaded_));
   }
+  if (const auto channels = static_cast<int64_t>(scales_.channels.size());
+      channels != 0 && channels != layers_) {
+    notices.push_back(
+        fmt::format("scales of the KV cache's channels are stored for {} of {} layers: ignored",
+                    channels, layers_));
+    scales_.channels.clear();
+  }
   const auto found = static_cast<int64_t>(scales_.k.size());
   const bool modelopt =
       binder_.config().quant && binder_.config().quant->schema == QuantConfig::Schema::modelopt;
-  if (found == 0) return {};
+  if (found == 0) return std::move(scales_);
   if (found != layers_) {
     notices.push_back(fmt::format(
         "KV scales are stored for {} of {} layers: ignored, block groups choose the scales", found,
         layers_));
-    return {};
+    scales_.k.clear();
+    scales_.v.clear();
+    return std::move(scales_);
   }
   if (!one_sided_.empty()) {
     notices.push_back(fmt::format(

@@ -15,6 +15,26 @@ void require_token_heads(const ops::Backend& backend) {
                .fix = "pass --device cpu, or another --kv-cache-dtype"});
 }
 
+void require_int8_latent(const ops::Backend& backend) {
+  if (backend.info().int8) return;
+  throw Error({.what = "this device has no kernels for a latent in INT8",
+               .where = "--kv-cache-dtype",
+               .value = backend.info().name,
+               .accepted = "auto, fp32, bf16, fp8, fp8_e4m3, fp8_e5m2",
+               .fix = "pass --device cpu, or another --kv-cache-dtype"});
+}
+
+void require_channels(const ops::Backend& backend) {
+  if (backend.info().kv_channels) return;
+  throw Error({.what = "this device has no kernels for the scales that the checkpoint has for each "
+                       "channel of the KV cache",
+               .where = "--kv-cache-dtype",
+               .value = backend.info().name,
+               .accepted = "auto or bf16 with --attention bf16; a checkpoint of `octet quantize "
+                           "--kv-scale-granularity head` or tensor",
+               .fix = "pass --device cpu, or --attention bf16 --kv-cache-dtype bf16"});
+}
+
 }  // namespace
 
 KvType parse_kv_type(std::string_view text) {
@@ -25,11 +45,12 @@ KvType parse_kv_type(std::string_view text) {
   if (text == "fp8_e5m2") return KvType::fp8_e5m2;
   if (text == "fp8_per_token_head") return KvType::fp8_token_heads;
   if (text == "int8_per_token_head") return KvType::int8_token_heads;
+  if (text == "int8_per_token_group") return KvType::int8_token_groups;
   throw Error({.what = "unknown KV cache type",
                .where = "--kv-cache-dtype",
                .value = std::string(text),
                .accepted = "auto, fp32, bf16, fp8 (= fp8_e4m3), fp8_e4m3, fp8_e5m2, "
-                           "fp8_per_token_head, int8_per_token_head"});
+                           "fp8_per_token_head, int8_per_token_head, int8_per_token_group"});
 }
 
 bool is_fp8(KvType type) {
@@ -51,6 +72,15 @@ ops::KvLayout kv_layout(const ModelConfig& config, const KvOptions& options) {
     layer.kv_heads = gqa->kv_heads;
     layer.head_dim = gqa->head_dim;
     layer.scaling = options.scaling;
+    layer.channels = options.channels;
+    if (options.type == DType::i8 && options.scaling != ops::KvScaling::token_heads) {
+      throw Error({.what = "K and V have heads, and no groups as a latent has",
+                   .where = "--kv-cache-dtype",
+                   .value = fmt::format("int8_per_token_group, {}", config.architecture),
+                   .accepted = "auto, fp32, bf16, fp8, fp8_e4m3, fp8_e5m2, fp8_per_token_head, "
+                               "int8_per_token_head",
+                   .fix = "pass --kv-cache-dtype int8_per_token_head"});
+    }
     if (octet::is_fp8(options.type) && options.scaling == ops::KvScaling::groups &&
         options.group_tokens % options.block_tokens != 0) {
       throw Error({.what = "tokens of the KV cache that share a scale are whole blocks",
@@ -67,9 +97,9 @@ ops::KvLayout kv_layout(const ModelConfig& config, const KvOptions& options) {
            .where = "--kv-cache-dtype",
            .value = fmt::format("{}_per_token_head, {}", options.type == DType::i8 ? "int8" : "fp8",
                                 config.architecture),
-           .accepted = "auto, fp32, bf16, fp8, fp8_e4m3, fp8_e5m2",
-           .fix = "pass --kv-cache-dtype fp8: a latent's scales are by token already, one "
-                  "for every 128 values"});
+           .accepted = "auto, fp32, bf16, fp8, fp8_e4m3, fp8_e5m2, int8_per_token_group",
+           .fix = "pass --kv-cache-dtype fp8 or int8_per_token_group: a latent's scales are by "
+                  "token already, one for every 128 values"});
     }
     const auto& mla = std::get<Mla>(config.attention);
     layer.kind = ops::KvLayerFormat::Kind::mla;
@@ -77,6 +107,7 @@ ops::KvLayout kv_layout(const ModelConfig& config, const KvOptions& options) {
     layer.rope_dim = mla.rope;
     layer.rope_type = options.activation;
     layer.scale = options.unit_scale ? ScaleType::unit : ScaleType::f32;
+    layer.channels = options.channels;
   }
   layout.layers.assign(static_cast<size_t>(config.layers), layer);
   return layout;
@@ -84,7 +115,11 @@ ops::KvLayout kv_layout(const ModelConfig& config, const KvOptions& options) {
 
 KvStore::KvStore(ops::Backend& backend, const ops::KvLayout& layout, int64_t blocks,
                  const KvScales& scales)
-    : layout_(layout), blocks_(blocks), gqa_(layout.layers.size()), mla_(layout.layers.size()) {
+    : layout_(layout),
+      blocks_(blocks),
+      gqa_(layout.layers.size()),
+      mla_(layout.layers.size()),
+      channels_(scales.channels) {
   const auto allocate = [&](DType type, Shape shape) {
     const auto bytes = static_cast<size_t>(shape.count()) * size_of(type);
     buffers_.push_back(backend.alloc(bytes, "KV cache"));
@@ -93,6 +128,8 @@ KvStore::KvStore(ops::Backend& backend, const ops::KvLayout& layout, int64_t blo
   const int64_t tokens = layout.block_tokens;
   for (size_t i = 0; i < layout.layers.size(); ++i) {
     const ops::KvLayerFormat& format = layout.layers[i];
+    invariant(!format.channels || i < channels_.size(), "channels of a cache have their scales");
+    if (format.channels) require_channels(backend);
     if (format.kind == ops::KvLayerFormat::Kind::gqa) {
       ops::GqaCache& cache = gqa_[i];
       cache.k = allocate(format.type, {blocks, tokens, format.kv_heads, format.head_dim});
@@ -120,9 +157,9 @@ KvStore::KvStore(ops::Backend& backend, const ops::KvLayout& layout, int64_t blo
       ops::MlaCache& cache = mla_[i];
       cache.latent = allocate(format.type, {blocks, tokens, format.kv_lora});
       cache.rope = allocate(format.rope_type, {blocks, tokens, format.rope_dim});
-      if (!octet::is_fp8(format.type)) continue;
-      cache.format = QuantFormat{format.type == DType::e4m3 ? Code::e4m3 : Code::e5m2,
-                                 grids::group128, format.scale};
+      if (!is_code(format.type)) continue;
+      if (format.type == DType::i8) require_int8_latent(backend);
+      cache.format = QuantFormat{code_of(format.type), grids::group128, format.scale};
       if (format.scale != ScaleType::unit) {
         cache.latent_scale = allocate(DType::f32, {blocks, tokens, (format.kv_lora + 127) / 128});
       }

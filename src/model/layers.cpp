@@ -63,7 +63,20 @@ void run_gqa(const LayerContext& c, const GqaLayer& layer, int64_t index, const 
   ops::AttentionSpec spec = c.attention;
   spec.window = layer.window;
   const Tensor mixed = arena.take(c.activation, {batch.rows, heads, dim});
-  ops.rope_kv_attention(q, k, v, c.rope, kv.gqa(index), batch, spec, mixed);
+  if (const KvChannels* const channels = kv.channels(index)) {
+    // What the cache holds is k / s and v / s; (q s)(k / s) is the score, and s is V's, too, once
+    // the sum over tokens is done.
+    ops.rope(q, c.rope, batch.positions);
+    ops.rope(k, c.rope, batch.positions);
+    ops.scale_heads(q, channels->k.scale);
+    ops.scale_heads(k, channels->k.inverse);
+    ops.scale_heads(v, channels->v.inverse);
+    ops.kv_write(k, v, kv.gqa(index), batch);
+    ops.attention(q, kv.gqa(index), batch, spec, mixed);
+    ops.scale_heads(mixed, channels->v.scale);
+  } else {
+    ops.rope_kv_attention(q, k, v, c.rope, kv.gqa(index), batch, spec, mixed);
+  }
   ops.linear_to_stream(mixed.reshape({batch.rows, heads * dim}), layer.o, stream, norms.next);
 }
 
@@ -104,12 +117,16 @@ void run_mla(const LayerContext& c, const MlaLayer& layer, int64_t index, const 
   const Tensor q_pe = q.columns(s.nope, s.rope);
   ops.rope(q_pe, c.rope, batch.positions);
   ops.rope(k_pe.split_last(1, s.rope), c.rope, batch.positions);
+  const KvChannels* const channels = kv.channels(index);
+  if (channels) ops.scale_heads(latent.split_last(1, s.kv_lora), channels->k.inverse);
   ops.mla_kv_write(latent, k_pe, kv.mla(index), batch);
 
   const Tensor q_latent = arena.take(c.activation, {rows, s.heads, s.kv_lora});
   ops.mla_absorb(q, layer.kv_b, s.nope, q_latent);
+  if (channels) ops.scale_heads(q_latent, channels->k.scale);
   const Tensor o_latent = arena.take(c.activation, {rows, s.heads, s.kv_lora});
   ops.mla_attention(q_latent, q_pe, kv.mla(index), batch, c.attention, o_latent);
+  if (channels) ops.scale_heads(o_latent, channels->k.scale);
   const Tensor mixed = arena.take(c.activation, {rows, s.heads, s.v});
   ops.mla_expand(o_latent, layer.kv_b, s.nope, mixed);
   ops.linear_to_stream(mixed.reshape({rows, s.heads * s.v}), layer.o, stream, norms.next);

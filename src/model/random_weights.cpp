@@ -111,7 +111,7 @@ std::optional<RandomWeights::Kind> RandomWeights::kind_of(std::string_view name,
                                                           const Shape& shape) const {
   if (tied_embeddings_ && name == "lm_head.weight") return std::nullopt;
   for (const char* suffix : {".k_scale", ".v_scale", ".kv_scale", ".q_scale", ".output_scale",
-                             ".qweight", ".weight_packed", ".activation_scale"}) {
+                             ".qweight", ".weight_packed", ".activation_scale", "_channel_scale"}) {
     if (name.ends_with(suffix)) return std::nullopt;
   }
   // Inputs of linears are normed: their largest value is near five.

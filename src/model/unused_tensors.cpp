@@ -30,6 +30,7 @@ bool is_dispensable(std::string_view name) {
                                          ".k_scale",
                                          ".v_scale",
                                          ".kv_scale",
+                                         "_channel_scale",
                                          ".q_scale",
                                          ".prob_scale",
                                          ".prob_output_scale",

@@ -11,12 +11,20 @@
 
 namespace octet::offline {
 
+// What of a cache shares a scale.
+enum class KvGranularity : uint8_t {
+  tensor,   // K of a layer, and V
+  head,     // K of a KV head, and V
+  channel,  // a dimension of K of a KV head, and of V; a dimension of a latent
+  group,    // 128 dimensions of a latent
+};
+
 struct ScaleChoice {
   RangeMethod kv = RangeMethod::max;
   RangeMethod input = RangeMethod::max;
-  DelayedScaling delayed;    // of RangeMethod::delayed
-  bool kv_per_head = false;  // else one for each of K and V of a layer
-  bool any_model = false;    // take a calibration of another model
+  DelayedScaling delayed;  // of RangeMethod::delayed
+  KvGranularity granularity = KvGranularity::tensor;
+  bool any_model = false;  // take a calibration of another model
 };
 
 // Error if the calibration was interrupted, or is of another model than that at `path` and the
@@ -25,8 +33,12 @@ void require_calibration_of(const Calibration& calibration, const std::string& p
                             const ScaleChoice& choice);
 
 // By tensor name, "model.layers.0.self_attn.k_scale" (conventions of compressed-tensors and
-// AutoFP8), one value or one a head. Empty for a model with a latent (MLA), whose scales are chosen
-// token by token. Error if a layer is missing or has another number of heads.
+// AutoFP8), one value or one a head. By channel there is beside it "k_channel_scale", 2^-n for a
+// channel whose largest value is at most 2^-n of its head's: the head's scale, which the method
+// chose, times this is the channel's. For a model with a latent (MLA), whose scales are else chosen
+// token by token, "latent_channel_scale": a group's scale as the next power of two, or that times
+// 2^-n. Error if a layer is missing or has another number of heads, for a granularity that the
+// model's cache does not have, and for a calibration of an earlier version, without channels.
 std::map<std::string, std::vector<float>> kv_scales(const Calibration& calibration,
                                                     const model::ModelConfig& config,
                                                     const ScaleChoice& choice);

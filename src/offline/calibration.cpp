@@ -7,13 +7,19 @@
 
 #include "base/error.h"
 #include "model/binder.h"
+#include "numerics/attention_rule.h"
 
 namespace octet::offline {
 namespace {
 
 constexpr int64_t kAdvisedSamples = 256;
-constexpr int64_t kLatentGroup = 128;
 constexpr int64_t kFormat = 1;  // of the file
+
+// Of a cache, with their names in the file.
+constexpr std::pair<const char*, std::vector<float> CacheRange::*> kChannels[] = {
+    {"k_channel_absmax", &CacheRange::k_channels},
+    {"v_channel_absmax", &CacheRange::v_channels},
+    {"latent_channel_absmax", &CacheRange::latent_channels}};
 
 void require_finite(std::span<const float> values, int64_t cols, const std::string& where) {
   const auto bad = std::ranges::find_if(values, [](float v) { return !std::isfinite(v); });
@@ -23,6 +29,14 @@ void require_finite(std::span<const float> values, int64_t cols, const std::stri
                .value = fmt::format("{} in column {}", *bad, (bad - values.begin()) % cols),
                .accepted = "finite activations",
                .fix = "look at the checkpoint with `octet inspect MODEL --scan`"});
+}
+
+// absmax[i] becomes the largest magnitude of column i as well. Nothing where nobody asks for it.
+void raise(std::vector<float>& absmax, std::span<const float> values) {
+  const size_t width = absmax.size();
+  for (size_t i = 0; width > 0 && i < values.size(); ++i) {
+    absmax[i % width] = std::max(absmax[i % width], std::abs(values[i]));
+  }
 }
 
 OrderedJson to_json(const Range& range) {
@@ -154,6 +168,9 @@ OrderedJson to_json(const Calibration& c) {
     if (!cache.k.empty()) one["k"] = to_json(cache.k);
     if (!cache.v.empty()) one["v"] = to_json(cache.v);
     if (!cache.latent.empty()) one["latent"] = to_json(cache.latent);
+    for (const auto& [key, member] : kChannels) {
+      if (!(cache.*member).empty()) one[key] = cache.*member;
+    }
     caches[name] = std::move(one);
   }
   return {{"octet_calibration", kFormat},
@@ -206,8 +223,13 @@ Calibration read_calibration(const std::filesystem::path& path) {
   }
   for (const auto& [name, value] : caches.json().items()) {
     const JsonView one = caches.at(name);
-    c.caches[name] = {
-        .k = parts_of(one, "k"), .v = parts_of(one, "v"), .latent = parts_of(one, "latent")};
+    CacheRange& cache = c.caches[name];
+    cache.k = parts_of(one, "k");
+    cache.v = parts_of(one, "v");
+    cache.latent = parts_of(one, "latent");
+    for (const auto& [key, member] : kChannels) {
+      cache.*member = one.get<std::vector<float>>(key, {});
+    }
   }
   return c;
 }
@@ -226,18 +248,17 @@ void Calibrator::add_input(std::span<const ops::Linear* const> ws, const Tensor&
   const std::vector<float> values = model::to_float(x);
   require_finite(values, x.cols(), fmt::format("input of '{}'", ws.front()->name));
   add(input.range, values);
-  for (size_t first = 0; first < values.size(); first += width) {
-    for (size_t i = 0; i < width; ++i) {
-      input.channel_absmax[i] = std::max(input.channel_absmax[i], std::abs(values[first + i]));
-    }
-  }
+  raise(input.channel_absmax, values);
 }
 
-void Calibrator::add_parts(std::vector<Range>& parts, const Tensor& x, int64_t part,
-                           const std::string& where) {
+void Calibrator::add_parts(std::vector<Range>& parts, std::vector<float>& channels, const Tensor& x,
+                           int64_t part, const std::string& where) {
   const std::vector<float> values = model::to_float(x);
   const int64_t rows = x.shape[0], width = x.count() / rows, count = (width + part - 1) / part;
   require_finite(values, width, where);
+  // A calibration that an earlier version began has not seen the channels of its first samples.
+  if (parts.empty()) channels.resize(static_cast<size_t>(width));
+  raise(channels, values);
   parts.resize(static_cast<size_t>(count));
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t p = 0; p < count; ++p) {
@@ -251,12 +272,14 @@ void Calibrator::add_parts(std::vector<Range>& parts, const Tensor& x, int64_t p
 
 void Calibrator::add_cache(const std::string& attention, const Tensor& k, const Tensor& v) {
   CacheRange& cache = calibration_.caches[attention];
-  add_parts(cache.k, k, k.shape[2], attention + ", K");
-  add_parts(cache.v, v, v.shape[2], attention + ", V");
+  add_parts(cache.k, cache.k_channels, k, k.shape[2], attention + ", K");
+  add_parts(cache.v, cache.v_channels, v, v.shape[2], attention + ", V");
 }
 
 void Calibrator::add_latent(const std::string& attention, const Tensor& latent) {
-  add_parts(calibration_.caches[attention].latent, latent, kLatentGroup, attention + ", latent");
+  CacheRange& cache = calibration_.caches[attention];
+  add_parts(cache.latent, cache.latent_channels, latent, attention_rule::kLatentGroup,
+            attention + ", latent");
 }
 
 std::vector<std::string> warnings_of(const Calibration& calibration) {

@@ -53,6 +53,8 @@ std::vector<int64_t> outlier_channels(const InputRange& input);
 // values of an MLA latent.
 struct CacheRange {
   std::vector<Range> k, v, latent;
+  // Largest magnitude of each dimension: [heads * dim], or [width]. Empty in files of before.
+  std::vector<float> k_channels, v_channels, latent_channels;
   friend bool operator==(const CacheRange&, const CacheRange&) = default;
 };
 
@@ -100,8 +102,8 @@ class Calibrator {
   void add_latent(const std::string& attention, const Tensor& latent);
 
  private:
-  void add_parts(std::vector<Range>& parts, const Tensor& x, int64_t part,
-                 const std::string& where);
+  void add_parts(std::vector<Range>& parts, std::vector<float>& channels, const Tensor& x,
+                 int64_t part, const std::string& where);
 
   void add(Range& range, std::span<const float> x);
 

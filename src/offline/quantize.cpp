@@ -342,7 +342,7 @@ OrderedJson calibration_record(const QuantizeOptions& options,
                                [&](const auto& tensor) { return tensor.name.ends_with(suffix); });
   };
   std::vector<std::string> measured;
-  if (any(".k_scale")) measured.emplace_back("kv_cache");
+  if (any(".k_scale") || any(".latent_channel_scale")) measured.emplace_back("kv_cache");
   if (any(".input_scale")) measured.emplace_back("inputs");
   if (measured.empty()) return options.rounded_on;
   return record_of(*options.calibration, measured);
@@ -417,11 +417,13 @@ QuantizeReport quantize_checkpoint(const QuantizeOptions& options,
     const bool cache = std::ranges::any_of(
         calibrated, [](const auto& tensor) { return tensor.name.ends_with(".k_scale"); });
     if (cache && quant.contains("kv_cache_scheme")) {
-      quant["kv_cache_scheme"] = {{"num_bits", 8},
-                                  {"type", "float"},
-                                  {"strategy", options.scales.kv_per_head ? "attn_head" : "tensor"},
-                                  {"dynamic", false},
-                                  {"symmetric", true}};
+      quant["kv_cache_scheme"] = {
+          {"num_bits", 8},
+          {"type", "float"},
+          {"strategy",
+           options.scales.granularity == KvGranularity::tensor ? "tensor" : "attn_head"},
+          {"dynamic", false},
+          {"symmetric", true}};
     }
   }
   // Read back at once: what the writer cannot say and the reader cannot take shows here.

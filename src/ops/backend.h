@@ -31,6 +31,7 @@ struct BackendInfo {
   int launch_depth = 1;        // steps in flight that keep this device busy: 1 on a CPU, 2 on a GPU
   bool int8 = true;            // multiplies INT8 codes, not FP8 alone
   bool kv_token_heads = true;  // caches K and V with KvScaling::token_heads
+  bool kv_channels = true;     // scale_heads, for KvLayerFormat::channels
   bool graphs = false;       // run_step replays, so that it pays to give steps one of a few shapes
   int64_t memory_bytes = 0;  // of the device, free at construction
   // Only of devices with memory of their own; else 0.
@@ -95,6 +96,9 @@ class Backend {
   virtual void silu_mul(const Tensor& gate, const Tensor& up, const Activation& out) = 0;
   // Rotates x [T, heads, dim] in place by the angles of positions i32 [T].
   virtual void rope(const Tensor& x, const RopeTable& table, const Tensor& positions) = 0;
+  // x[t, h, i] *= factors[h / (heads / n), i] in place, rounded once to x's type: x [T, heads,
+  // dim], factors f32 [n, dim], where n divides heads. Powers of two change no mantissa.
+  virtual void scale_heads(const Tensor& x, const Tensor& factors) = 0;
 
   // --- linear -----------------------------------------------------------------------------------
   // out [T, w.out] = x · Wᵀ + bias, accumulated in FP32, rounded once to out.type (f32 or bf16).

@@ -52,13 +52,14 @@ struct GqaCache {
 
 // MLA: one latent vector (the first `kv_lora` of K, and V itself) and one rope vector a token,
 // shared by all heads. The latent is quantized a token and 128 values at a time, or not scaled at
-// all (`format.scale == unit`, for comparison). The rope part stays 16-bit: its products carry the
-// phase of the position, and an error in it shifts every head's scores alike.
+// all (`format.scale == unit`: its channels have fixed scales, or for comparison). The rope part
+// stays 16-bit: its products carry the phase of the position, and an error in it shifts every
+// head's scores alike.
 struct MlaCache {
-  Tensor latent;        // [blocks, block_tokens, kv_lora]: e4m3, e5m2, bf16, f32
-  Tensor latent_scale;  // f32 [blocks, block_tokens, ceil(kv_lora / 128)]; absent unless scaled FP8
+  Tensor latent;        // [blocks, block_tokens, kv_lora]: e4m3, e5m2, i8, bf16, f32
+  Tensor latent_scale;  // f32 [blocks, block_tokens, ceil(kv_lora / 128)]; absent unless scaled
   Tensor rope;          // [blocks, block_tokens, rope_dim]: bf16 or f32, rotated
-  QuantFormat format;   // of the latent, when it is FP8
+  QuantFormat format;   // of the latent, when it is codes
 };
 
 // What the cache of one layer holds. Layers may differ.
@@ -68,8 +69,9 @@ struct KvLayerFormat {
   int64_t kv_lora = 0, rope_dim = 0;     // mla
   DType type = DType::bf16;              // of K, V or the latent
   DType rope_type = DType::bf16;         // mla
-  ScaleType scale = ScaleType::f32;      // mla FP8: f32 or unit
+  ScaleType scale = ScaleType::f32;      // mla of codes: f32 or unit
   KvScaling scaling = KvScaling::fixed;  // gqa of codes
+  bool channels = false;  // what becomes codes is divided by fixed scales of channels before
 };
 
 struct KvLayout {

@@ -37,6 +37,7 @@ class NullBackend : public Backend {
   void quantize(const Tensor&, const QuantTensor&, const Tensor&) override {}
   void silu_mul(const Tensor&, const Tensor&, const Activation&) override {}
   void rope(const Tensor&, const RopeTable&, const Tensor&) override {}
+  void scale_heads(const Tensor&, const Tensor&) override {}
   void linear(const Activation&, const Linear&, const Tensor&) override {}
   void head_linear(const Tensor&, const Linear&, const Tensor&) override {}
   void kv_write(const Tensor&, const Tensor&, const GqaCache&, const Batch&) override {}

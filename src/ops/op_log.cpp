@@ -94,6 +94,10 @@ void OpLog::rope(const Tensor& x, const RopeTable& table, const Tensor& position
   log("rope", 2 * size(x) + size(positions) + row_bytes(table) * positions.count());
 }
 
+void OpLog::scale_heads(const Tensor& x, const Tensor& factors) {
+  log("scale_heads", 2 * size(x)).weight_bytes = size(factors);
+}
+
 void OpLog::linear(const Activation& x, const Linear& w, const Tensor& out) {
   const Linear* const one = &w;
   linear_group(x, {&one, 1}, {&out, 1});

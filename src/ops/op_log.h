@@ -37,6 +37,7 @@ class OpLog final : public NullBackend {
   void quantize(const Tensor& x, const QuantTensor& out, const Tensor& fixed_scale) override;
   void silu_mul(const Tensor& gate, const Tensor& up, const Activation& out) override;
   void rope(const Tensor& x, const RopeTable& table, const Tensor& positions) override;
+  void scale_heads(const Tensor& x, const Tensor& factors) override;
   void linear(const Activation& x, const Linear& w, const Tensor& out) override;
   void linear_group(const Activation& x, std::span<const Linear* const> ws,
                     std::span<const Tensor> outs) override;

@@ -36,7 +36,7 @@ int64_t KvLayout::bytes_per_block() const {
     } else {
       bytes += block_tokens * layer.kv_lora * element;
       bytes += block_tokens * layer.rope_dim * static_cast<int64_t>(size_of(layer.rope_type));
-      if (is_fp8(layer.type) && layer.scale != ScaleType::unit) {
+      if (is_code(layer.type) && layer.scale != ScaleType::unit) {
         bytes += block_tokens * ((layer.kv_lora + 127) / 128) * 4;
       }
     }

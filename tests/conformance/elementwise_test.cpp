@@ -331,6 +331,39 @@ TEST(Rope, BothPairings) {
   }
 }
 
+// A factor for each dimension of a head, which neighbouring heads may share.
+TEST(ScaleHeads, TimesItsOwnFactor) {
+  const int64_t tokens = 5, heads = 6;
+  for (const int64_t dim : {64, 72, 2}) {
+    for (const int64_t n : {1, 2, 6}) {
+      for (const DType type : {DType::f32, DType::bf16}) {
+        const int64_t wide = dim + 24;  // a view of wider heads, as of what one linear gave
+        const Floats x = rounded(type, random_values(23, tokens * heads * wide));
+        Floats factors = random_values(24, n * dim);
+        factors[0] = 0x1p-8f;
+        Doubles want = to_doubles(x), magnitude(x.size());
+        for (int64_t row = 0; row < tokens * heads; ++row) {
+          for (int64_t i = 0; i < dim; ++i) {
+            const auto at = static_cast<size_t>(row * wide + 24 + i);
+            const int64_t head = row % heads / (heads / n);
+            want[at] *= double{factors[static_cast<size_t>(head * dim + i)]};
+            magnitude[at] = std::abs(want[at]);
+          }
+        }
+        for_each_backend([&](ops::Backend& backend, const std::string& name) {
+          if (!backend.info().kv_channels) return;
+          Rig rig(backend);
+          const Tensor all = rig.put(type, {tokens, heads, wide}, x);
+          backend.scale_heads(all.columns(24, dim), rig.put(DType::f32, {n, dim}, factors));
+          report("scale_heads", name, fmt::format("dim={} n={} {}", dim, n, name_of(type)),
+                 worst(rig.get(all), want,
+                       [&](size_t i) { return few_roundings(type, magnitude[i]); }));
+        });
+      }
+    }
+  }
+}
+
 TEST(Faults, NameTheOpAndItsShapes) {
   for_each_backend([&](ops::Backend& backend, const std::string&) {
     Rig rig(backend);

@@ -185,12 +185,12 @@ TEST(KvWrite, ScalesOfTokensAndHeads) {
 }
 
 TEST(MlaKvWrite, CodesAndScales) {
-  for (const DType type : {DType::e4m3, DType::e5m2, DType::bf16, DType::f32}) {
+  for (const DType type : {DType::e4m3, DType::e5m2, DType::i8, DType::bf16, DType::f32}) {
     for (const ScaleType scale : {ScaleType::f32, ScaleType::e8m0, ScaleType::unit}) {
       for (const int64_t lora : {512, 130, 64}) {
         const int64_t rope = 16, groups = (lora + 127) / 128, block_tokens = 16;
-        const bool scaled = is_fp8(type) && scale != ScaleType::unit;
-        const QuantFormat format{type == DType::e5m2 ? Code::e5m2 : Code::e4m3, grids::group128,
+        const bool scaled = is_code(type) && scale != ScaleType::unit;
+        const QuantFormat format{is_code(type) ? code_of(type) : Code::e4m3, grids::group128,
                                  scale};
         const Pages pages = make_pages({{0, 20}, {0, 3}}, block_tokens);
         const int64_t slots = pages.blocks * block_tokens;
@@ -217,6 +217,7 @@ TEST(MlaKvWrite, CodesAndScales) {
           }
         }
         for_each_backend([&](ops::Backend& backend, const std::string& name) {
+          if (type == DType::i8 && !backend.info().int8) return;
           Rig rig(backend);
           ops::MlaCache cache;
           cache.format = format;

@@ -19,16 +19,16 @@ struct Case {
   bool fp8;
   DType activation;
   std::vector<Span> spans;
-  bool scaled() const { return is_fp8(cache) && scale != ScaleType::unit; }
+  bool scaled() const { return is_code(cache) && scale != ScaleType::unit; }
   int64_t groups() const { return (lora + 127) / 128; }
   QuantFormat format() const {
-    return {cache == DType::e5m2 ? Code::e5m2 : Code::e4m3,
+    return {is_code(cache) ? code_of(cache) : Code::e4m3,
             scaled() ? grids::group128 : grids::tensor, scale};
   }
   std::string name() const {
     std::string text =
         fmt::format("h={} lora={}+{} bt={} kv={}{} act={}{}", heads, lora, rope, block_tokens,
-                    name_of(cache), is_fp8(cache) ? (scaled() ? " scaled" : " unit") : "",
+                    name_of(cache), is_code(cache) ? (scaled() ? " scaled" : " unit") : "",
                     name_of(activation), fp8 ? " fp8" : "");
     for (const Span& s : spans) text += fmt::format(" {}+{}", s.first_position, s.rows);
     return text;
@@ -183,9 +183,10 @@ struct Result {
 void run_kernels(const Case& c, const Pages& pages, const Cache& cache, const Queries& q,
                  const std::function<void(const std::string&, const Result&)>& use) {
   ops::OpDesc desc{"mla_attention", pages.rows, c.heads, c.lora, c.cache, {}, {}, c.activation};
-  if (is_fp8(c.cache)) desc.weight_format = c.format();
+  if (is_code(c.cache)) desc.weight_format = c.format();
   if (c.fp8) desc.input_format = QuantFormat{Code::e4m3, grids::row, ScaleType::f32};
   for_each_kernel("mla_attention", desc, [&](ops::Backend& backend, const std::string& kernel) {
+    if (c.cache == DType::i8 && !backend.info().int8) return;
     Rig rig(backend);
     ops::MlaCache device;
     device.latent =
@@ -238,6 +239,7 @@ TEST(MlaAttention, CachesAndShapes) {
                           {DType::e4m3, ScaleType::unit, true},
                           {DType::e4m3, ScaleType::e8m0, true},
                           {DType::e5m2, ScaleType::f32, true},
+                          {DType::i8, ScaleType::f32, false},
                           {DType::bf16, ScaleType::f32, false},
                           {DType::f32, ScaleType::f32, false}}) {
     for (const DType activation : {DType::f32, DType::bf16}) {
@@ -255,6 +257,8 @@ TEST(MlaAttention, LongContexts) {
   for (const bool fp8 : {true, false}) {
     run_case(
         {4, 256, 32, 64, DType::e4m3, ScaleType::f32, fp8, DType::f32, {{1015, 20}, {2060, 1}}});
+    run_case(
+        {4, 256, 32, 64, DType::i8, ScaleType::f32, false, DType::f32, {{1015, 20}, {2060, 1}}});
     run_case(
         {4, 256, 32, 16, DType::bf16, ScaleType::f32, false, DType::bf16, {{1030, 2}, {2060, 1}}});
   }

@@ -95,6 +95,39 @@ class KvScales(unittest.TestCase):
         for kind in ("fp8_per_token_head", "int8_per_token_head"):
             log = self.refused("--compute", "fp8", "--kv-cache-dtype", kind, model=harness.MODEL)
             self.assertIn("a latent has no heads", log)
+            self.assertIn("int8_per_token_group", log)
+
+    def test_a_latent_in_int8(self):
+        server = harness.Server("--kv-cache-dtype", "int8_per_token_group", "--enable-prompt-tokens-details")
+        self.addCleanup(server.close)
+        self.assertIn("KV cache i8 per token and group (as asked), attention bf16", server.log())
+        self.assertIn("KV scales: tokens", server.log())
+        answer, _ = self.complete(server)
+        again, cached = self.complete(server)
+        self.assertGreater(cached, 0)
+        self.assertEqual(again, answer)
+        log = self.refused("--random-weights", "--compute", "fp8", "--kv-cache-dtype", "int8_per_token_group")
+        self.assertIn("int8_per_token_head", log)
+
+    def test_scales_by_dimension_of_a_calibration(self):
+        calibration = self.root / "calibration.json"
+        code, _, log = harness.run("calibrate", harness.MODEL, "--text", pathlib.Path(harness.MODEL) / "eval_code.txt",
+                                   "--samples", 8, "--window", 64, "--out", calibration)
+        self.assertEqual(code, 0, log)
+        quantize = ("quantize", harness.MODEL, "--calibration-file", calibration, "--kv-scale-granularity")
+        answers = []
+        for granularity in ("group", "channel"):
+            out = self.root / granularity
+            code, _, log = harness.run(*quantize, granularity, "--out", out)
+            self.assertEqual(code, 0, log)
+            server = harness.Server("--enable-prompt-tokens-details", model=str(out))
+            self.addCleanup(server.close)
+            self.assertIn("KV scales: checkpoint, by dimension", server.log())
+            answers.append(self.complete(server)[0])
+        self.assertNotEqual(*answers)
+        code, _, log = harness.run(*quantize, "head", "--out", self.root / "head")
+        self.assertEqual(code, 2, log)
+        self.assertIn("a latent has no heads", log)
 
     def test_what_cannot_be_warmed_up(self):
         calculate = ("--random-weights", "--compute", "fp8", "--calculate-kv-scales", "--warmup")

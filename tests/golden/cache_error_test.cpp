@@ -68,6 +68,11 @@ TEST(CacheError, OfScalesByTokenAndHead) {
   EXPECT_NEAR(error_of(name, model::KvType::int8_token_heads), 0.0045, 0.0015);
 }
 
+TEST(CacheError, OfALatentInInt8) {
+  // As above, of groups of 128, whose largest is some 2.6 standard deviations.
+  EXPECT_NEAR(error_of("deepseek_v3_groups", model::KvType::int8_token_groups), 0.006, 0.002);
+}
+
 TEST(CacheError, SeesAWrongScale) {
   EXPECT_GT(error_of("llama_gqa_rope3", model::KvType::fp8_token_heads, true), 0.1);
   EXPECT_GT(error_of("llama_gqa_rope3", model::KvType::fp8_e4m3, true), 0.1);

@@ -1,5 +1,6 @@
 // What calibration makes of tiny models: ranges, the scales that a checkpoint gets from them, and
 // the texts that a model writes itself.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -128,6 +129,7 @@ TEST(Calibrate, HasTheRangesOfEverythingThatWasTold) {
       }
       EXPECT_EQ(count, static_cast<int64_t>(values.size()));
       EXPECT_EQ(most, absmax(values));
+      EXPECT_EQ(absmax(cache.k_channels), absmax(values));
     }
   }
   EXPECT_FALSE(calibrate("deepseek_v3_groups").calibration.caches.begin()->second.latent.empty());
@@ -268,11 +270,14 @@ TEST_F(CalibratedQuantize, WritesScalesThatTheModelIsLoadedWith) {
   // What the same weights cost with scales that are chosen as values come.
   const double plain = relative(logits_of(dynamic.out, model::Compute::fp8, false), high);
   EXPECT_GT(plain, 0.0);
-  for (const bool per_head : {false, true}) {
+  using offline::KvGranularity;
+  for (const auto granularity :
+       {KvGranularity::tensor, KvGranularity::head, KvGranularity::channel}) {
+    const bool per_head = granularity != KvGranularity::tensor;
     for (const char* scheme : {"fp8_channel", "fp8_tensor_static"}) {
-      SCOPED_TRACE(std::string(scheme) + (per_head ? " per head" : ""));
+      SCOPED_TRACE(fmt::format("{} {}", scheme, static_cast<int>(granularity)));
       auto o = options("llama_gqa_rope3", seen.calibration, scheme);
-      o.scales.kv_per_head = per_head;
+      o.scales.granularity = granularity;
       offline::quantize_checkpoint(o);
       const auto source = model::open_weights(o.out);
       for (const auto& [attention, values] : seen.v) {
@@ -281,6 +286,18 @@ TEST_F(CalibratedQuantize, WritesScalesThatTheModelIsLoadedWith) {
         const std::vector<float> scales = model::to_float(*scale);
         EXPECT_EQ(scales.size(), per_head ? seen.calibration.caches.at(attention).v.size() : 1);
         EXPECT_EQ(absmax(scales), absmax(values) / 448.0f);
+        const Tensor* const found = source->find(attention + ".v_channel_scale", {});
+        ASSERT_EQ(found != nullptr, granularity == KvGranularity::channel);
+        if (!found) continue;
+        // Every channel's largest value uses at least half of the range that its scales leave it.
+        const std::vector<float> channels = model::to_float(*found);
+        const std::vector<float>& most = seen.calibration.caches.at(attention).v_channels;
+        ASSERT_EQ(channels.size(), most.size());
+        for (size_t i = 0; i < channels.size(); ++i) {
+          const float head = scales[i / (channels.size() / scales.size())];
+          EXPECT_LE(most[i], 448.0f * head * channels[i] * 1.000001f);
+          EXPECT_GT(most[i], 448.0f * head * channels[i] * 0.499999f);
+        }
       }
       const Tensor* const input = source->find("model.layers.0.mlp.down_proj.input_scale", {});
       EXPECT_EQ(input != nullptr, std::string_view(scheme) == "fp8_tensor_static");
@@ -298,8 +315,49 @@ TEST_F(CalibratedQuantize, AddsNothingToALatent) {
   const auto o = options("deepseek_v3_groups", calibration, "fp8_channel");
   offline::quantize_checkpoint(o);
   for (const std::string& name : model::open_weights(o.out)->names()) {
-    EXPECT_FALSE(name.ends_with("k_scale")) << name;
+    EXPECT_FALSE(name.ends_with("k_scale") || name.ends_with("_channel_scale")) << name;
   }
+}
+
+// Unless it is asked for: powers of two, for 128 dimensions or for each.
+TEST_F(CalibratedQuantize, GivesALatentScalesThatAreAskedFor) {
+  const char* const golden = "deepseek_v3_groups";
+  const Calibration calibration = calibrate(golden).calibration;
+  const std::vector<float> high = logits_of(folder_of(golden), model::Compute::fp32, false);
+  auto o = options(golden, calibration, "fp8_channel");
+  offline::quantize_checkpoint(o);
+  const double plain = relative(logits_of(o.out, model::Compute::fp8, false), high);
+  for (const auto granularity : {offline::KvGranularity::group, offline::KvGranularity::channel}) {
+    o.scales.granularity = granularity;
+    offline::quantize_checkpoint(o);
+    const auto source = model::open_weights(o.out);
+    for (const auto& [attention, cache] : calibration.caches) {
+      const Tensor* const found = source->find(attention + ".latent_channel_scale", {});
+      ASSERT_NE(found, nullptr);
+      const std::vector<float> scales = model::to_float(*found);
+      ASSERT_EQ(scales.size(), cache.latent_channels.size());
+      for (size_t i = 0; i < scales.size(); ++i) {
+        const bool channel = granularity == offline::KvGranularity::channel;
+        const float most =
+            channel ? cache.latent_channels[i] : cache.latent[i / 128].values.absmax();
+        EXPECT_LE(most, 448.0f * scales[i]);
+        EXPECT_GT(most, 448.0f * scales[i] / 4);  // each of two roundings up leaves a bit
+      }
+    }
+    EXPECT_LT(relative(logits_of(o.out, model::Compute::fp8, false), high), 1.25 * plain);
+  }
+  // What a latent does not have, K and V have not either, and what earlier versions did not see.
+  o.scales.granularity = offline::KvGranularity::head;
+  EXPECT_THAT(error_of(o).value, HasSubstr("head"));
+  Calibration old = calibration;
+  for (auto& [name, cache] : old.caches) cache.latent_channels.clear();
+  o.calibration = &old;
+  o.scales.granularity = offline::KvGranularity::channel;
+  EXPECT_THAT(error_of(o).what, HasSubstr("largest values of channels"));
+  const Calibration other = calibrate("llama_gqa_rope3").calibration;
+  o = options("llama_gqa_rope3", other, "fp8_channel");
+  o.scales.granularity = offline::KvGranularity::group;
+  EXPECT_THAT(error_of(o).value, HasSubstr("group"));
 }
 
 TEST_F(CalibratedQuantize, RefusesWhatIsNotOfThisModelOrNotWhole) {

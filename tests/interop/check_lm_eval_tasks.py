@@ -27,6 +27,7 @@ os.environ["HF_DATASETS_OFFLINE"] = "1"
 
 import lm_eval  # noqa: E402
 import yaml  # noqa: E402
+import transformers  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
 THEIRS = pathlib.Path(lm_eval.__file__).parent / "tasks"
@@ -118,6 +119,12 @@ MAKERS = {"mmlu": ("mmlu.jsonl", mmlu_tasks), "gsm8k": ("gsm8k.jsonl", gsm8k_tas
           "humaneval": ("HumanEval.jsonl", humaneval_tasks)}
 
 
+def puts_bos(model):
+    """Whether the tokenizer puts BOS before every text, as `octet eval` then does; lm-eval must be told."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    return tokenizer.bos_token_id is not None and tokenizer("x").input_ids[0] == tokenizer.bos_token_id
+
+
 def ask(octet, model, tasks, options, folder):
     port = folder / "port"
     server = subprocess.Popen([octet, "serve", model, "--port", "0", "--port-file", port,
@@ -130,6 +137,7 @@ def ask(octet, model, tasks, options, folder):
             model="local-completions",
             model_args={"model": "model", "base_url": f"http://127.0.0.1:{int(port.read_text())}/v1/completions",
                         "tokenizer": str(model), "tokenizer_backend": "huggingface", "max_length": 8192,
+                        "add_bos_token": puts_bos(model),
                         "num_concurrent": 8, "timeout": 3600},
             tasks=list(tasks), task_manager=TaskManager(include_path=str(folder), include_defaults=False),
             batch_size=1, log_samples=True, bootstrap_iters=0)

@@ -206,6 +206,9 @@ void CpuBackend::silu_mul(const Tensor& gate, const Tensor& up, const ops::Activ
 void CpuBackend::rope(const Tensor& x, const ops::RopeTable& table, const Tensor& positions) {
   cpu::rope(context_, x, table, positions);
 }
+void CpuBackend::scale_heads(const Tensor& x, const Tensor& factors) {
+  cpu::scale_heads(context_, x, factors);
+}
 void CpuBackend::kv_write(const Tensor& k, const Tensor& v, const ops::GqaCache& cache,
                           const ops::Batch& batch) {
   cpu::kv_write(context_, k, v, cache, batch);

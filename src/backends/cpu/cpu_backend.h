@@ -33,6 +33,7 @@ class CpuBackend final : public ops::Backend {
   void quantize(const Tensor& x, const QuantTensor& out, const Tensor& fixed_scale) override;
   void silu_mul(const Tensor& gate, const Tensor& up, const ops::Activation& out) override;
   void rope(const Tensor& x, const ops::RopeTable& table, const Tensor& positions) override;
+  void scale_heads(const Tensor& x, const Tensor& factors) override;
   void linear(const ops::Activation& x, const ops::Linear& w, const Tensor& out) override;
   void linear_group(const ops::Activation& x, std::span<const ops::Linear* const> ws,
                     std::span<const Tensor> outs) override;

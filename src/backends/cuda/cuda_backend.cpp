@@ -68,7 +68,7 @@ CudaBackend::CudaBackend(const CudaOptions& options) : options_(options) {
                            context_.caps.major, context_.caps.minor, context_.caps.sms);
   info_.device = {DeviceKind::cuda, options.device};
   info_.launch_depth = 2;
-  info_.int8 = info_.kv_token_heads = false;
+  info_.int8 = info_.kv_token_heads = info_.kv_channels = false;
   info_.graphs = options.graphs;
   workspace_ = alloc(kWorkspaceBytes, "workspace");
   context_.workspace = {workspace_.data(), workspace_.bytes()};

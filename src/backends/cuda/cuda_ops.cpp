@@ -1,4 +1,6 @@
 // The ops: each hands its arguments to its launch.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "backends/cuda/cuda_backend.h"
@@ -44,6 +46,10 @@ void CudaBackend::silu_mul(const Tensor& gate, const Tensor& up, const ops::Acti
 
 void CudaBackend::rope(const Tensor& x, const ops::RopeTable& table, const Tensor& positions) {
   cuda::rope(context_, x, table, positions);
+}
+void CudaBackend::scale_heads(const Tensor& x, const Tensor& factors) {
+  throw Fault(fmt::format("scale_heads: there is no kernel for it; x {}, factors {}", to_string(x),
+                          to_string(factors)));
 }
 
 void CudaBackend::linear(const ops::Activation& x, const ops::Linear& w, const Tensor& out) {

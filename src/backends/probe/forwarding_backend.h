@@ -49,6 +49,9 @@ class ForwardingBackend : public ops::Backend {
   void rope(const Tensor& x, const ops::RopeTable& table, const Tensor& positions) override {
     inner_.rope(x, table, positions);
   }
+  void scale_heads(const Tensor& x, const Tensor& factors) override {
+    inner_.scale_heads(x, factors);
+  }
   void linear(const ops::Activation& x, const ops::Linear& w, const Tensor& out) override {
     inner_.linear(x, w, out);
   }

@@ -7,6 +7,7 @@
 #include "model/config_read.h"
 #include "model/families/families.h"
 #include "model/families/parts.h"
+#include "model/kv_scales.h"
 
 namespace octet::model {
 namespace {
@@ -173,6 +174,7 @@ DecoderWeights bind_deepseek(Binder& binder) {
   DecoderWeights weights;
   bind_ends(binder, weights);
   weights.attention_scale = attention_scale(config);
+  KvScaleBinder kv_scales(binder);
   for (int64_t i = 0; i < config.layers; ++i) {
     const std::string layer = fmt::format("model.layers.{}", i);
     DecoderLayer bound;
@@ -183,7 +185,9 @@ DecoderWeights bind_deepseek(Binder& binder) {
     bound.attention = bind_mla(binder, layer + ".self_attn");
     bound.ffn = bind_ffn(binder, layer, i);
     weights.layers.push_back(std::move(bound));
+    kv_scales.bind_latent(layer + ".self_attn", std::get<Mla>(config.attention).kv_lora);
   }
+  weights.kv_scales = kv_scales.finish(weights.notices);
   if (config.mtp_layers > 0) {
     weights.notices.push_back(
         fmt::format("{} multi-token-prediction layer(s) after layer {} are not loaded",

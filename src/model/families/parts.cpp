@@ -80,7 +80,7 @@ DecoderWeights bind_gqa_decoder(Binder& binder, Ffn (*ffn)(Binder&, const std::s
         .attention = bind_gqa(binder, attention, i),
         .ffn = ffn(binder, layer, i),
     });
-    kv_scales.bind(attention, shape.kv_heads);
+    kv_scales.bind(attention, shape.kv_heads, shape.head_dim);
   }
   weights.kv_scales = kv_scales.finish(weights.notices);
   return weights;

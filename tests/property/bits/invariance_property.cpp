@@ -56,6 +56,8 @@ constexpr Subject kSubjects[] = {
      model::KvType::fp8_token_heads},
     {"qwen2_token_heads_int8", "/tests/golden/qwen2_window", "fp8_channel", "auto", 40, 1024,
      model::KvType::int8_token_heads},
+    {"deepseek_v3_int8", "/tests/golden/deepseek_v3_groups", "fp8_channel", "auto", 40, 1024,
+     model::KvType::int8_token_groups},
 };
 
 // What must not change: ids, and the bits of every reported log-probability.
@@ -83,7 +85,8 @@ class Bits : public ::testing::TestWithParam<Subject> {
     const std::string folder = kRoot + GetParam().folder;
     model::LoadOptions options{.compute = model::Compute::fp8,
                                .online = scheme_named(GetParam().scheme).format,
-                               .fp8_attention = GetParam().cache != model::KvType::int8_token_heads,
+                               .fp8_attention = GetParam().cache == model::KvType::automatic ||
+                                                model::is_fp8(GetParam().cache),
                                .kv_group_tokens = group_tokens};
     model::ModelConfig config = model::read_config(folder);
     config.max_positions = std::max<int64_t>(config.max_positions, kMaxTokens);

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "unit/model/tiny_checkpoint.h"
 
 namespace octet::model {
@@ -131,6 +133,52 @@ TEST(KvScales, GivenOnesHideTheStored) {
                            with_kv_scales(open_weights(path), given, "a warm-up"), backend, {});
               }),
               HasSubstr("in a warm-up"));
+}
+
+std::vector<float> values_of(const Tensor& t) {
+  return {t.as<float>(), t.as<float>() + t.count()};
+}
+
+// Beside those of heads, of each dimension; their inverses are exact.
+TEST(KvScales, OfChannels) {
+  std::vector<float> of_k, of_v, inverse;
+  for (int i = 0; i < 2 * 32; ++i) {
+    of_k.push_back(std::ldexp(1.0f, -(i % 7)));
+    inverse.push_back(std::ldexp(1.0f, i % 7));
+    of_v.push_back(i % 2 == 0 ? 1.0f : 0.5f);
+  }
+  Scales scales{.values = {{"self_attn.k_scale", {0.5f, 0.25f}},
+                           {"self_attn.v_scale", {2, 3}},
+                           {"self_attn.k_channel_scale", of_k},
+                           {"self_attn.v_channel_scale", of_v}}};
+  const TempDir dir;
+  tiny_with(scales, 2).write(dir);
+  HostBackend backend;
+  const auto model = load(dir, backend);
+  const KvScales& got = model->kv_scales();
+  ASSERT_EQ(got.channels.size(), 2u);
+  EXPECT_THAT(values_of(got.k[1]), ElementsAre(0.5f, 0.25f));
+  EXPECT_EQ(values_of(got.channels[1].k.scale), of_k);
+  EXPECT_EQ(values_of(got.channels[1].k.inverse), inverse);
+  EXPECT_EQ(values_of(got.channels[1].v.scale), of_v);
+  EXPECT_EQ(got.channels[0].k.scale.shape, (Shape{2, 32}));
+
+  // A warm-up finds scales for values that nothing divides.
+  const std::string path = dir.path().string();
+  const auto warm = with_kv_scales(open_weights(path),
+                                   {{"model.layers.0.self_attn.k_scale", {1, 2}},
+                                    {"model.layers.0.self_attn.v_scale", {1, 2}},
+                                    {"model.layers.1.self_attn.k_scale", {1, 2}},
+                                    {"model.layers.1.self_attn.v_scale", {1, 2}}},
+                                   "a warm-up");
+  EXPECT_TRUE(load_model(read_config(path), warm, backend, {})->kv_scales().channels.empty());
+
+  EXPECT_THAT(loaded(scales, 1).notices, Contains(HasSubstr("channels are stored for 1 of 2")));
+  scales.values["self_attn.v_channel_scale"][5] = 0.3f;
+  EXPECT_THAT(fault_of(tiny_with(scales, 2)),
+              AllOf(HasSubstr("v_channel_scale'"), HasSubstr("no power of two")));
+  scales.values.erase("self_attn.v_channel_scale");
+  EXPECT_THAT(fault_of(tiny_with(scales, 2)), HasSubstr("v_channel_scale'"));
 }
 
 TEST(KvScales, AMissingSideTakesTheOther) {

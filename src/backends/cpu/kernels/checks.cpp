@@ -95,12 +95,12 @@ void check_mla_attention(const Tensor& q_latent, const Tensor& q_pe, const ops::
                       q_pe.shape[1] == q_latent.shape[1] && q_pe.shape[2] == rope.shape[2] &&
                       latent.shape[0] == rope.shape[0] && latent.shape[1] == rope.shape[1] &&
                       lse_fits(lse, q_latent) && batch_fits(batch);
-  const bool fp8 = is_fp8(latent.type);
-  const bool scaled = fp8 && cache.format.scale != ScaleType::unit;
+  const bool coded = is_code(latent.type);
+  const bool scaled = coded && cache.format.scale != ScaleType::unit;
   const int64_t group = attention_rule::kLatentGroup;
   const bool types =
       shapes && is_float_type(q_latent.type) && is_float_type(q_pe.type) &&
-      is_float_type(rope.type) && is_output(out.type) && (fp8 || is_float_type(latent.type)) &&
+      is_float_type(rope.type) && is_output(out.type) && (coded || is_float_type(latent.type)) &&
       (!scaled || (cache.latent_scale && cache.latent_scale.contiguous() &&
                    cache.latent_scale.type == DType::f32 &&
                    cache.latent_scale.cols() == (latent.shape[2] + group - 1) / group));

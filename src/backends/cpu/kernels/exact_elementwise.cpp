@@ -162,4 +162,29 @@ void rope(const KernelContext& context, const Tensor& x, const ops::RopeTable& t
   });
 }
 
+void scale_heads(const KernelContext& context, const Tensor& x, const Tensor& factors) {
+  const bool fits = x.shape.rank == 3 && factors.shape.rank == 2 && factors.type == DType::f32 &&
+                    factors.contiguous() && factors.rows() > 0 && factors.cols() == x.shape[2] &&
+                    x.shape[1] % factors.rows() == 0 && is_float_type(x.type);
+  if (!fits) {
+    unsupported("scale_heads", "shapes or types do not fit", {{"x", x}, {"factors", factors}});
+  }
+  const int64_t heads = x.shape[1], dim = x.shape[2], shared = heads / factors.rows();
+  const Heads x_heads(x);
+  const Rows factor_rows(factors);
+  context.threads.parallel_for(
+      x.shape[0], grain_of(heads * dim), [&](int64_t begin, int64_t end, int) {
+        std::vector<float> values(static_cast<size_t>(dim)), factor(static_cast<size_t>(dim));
+        for (int64_t token = begin; token < end; ++token) {
+          for (int64_t head = 0; head < heads; ++head) {
+            char* const place = x_heads.at(token, head);
+            load_floats(DType::f32, factor_rows[head / shared], dim, factor.data());
+            load_floats(x.type, place, dim, values.data());
+            for (size_t i = 0; i < values.size(); ++i) values[i] *= factor[i];
+            store_floats(x.type, values.data(), dim, place);
+          }
+        }
+      });
+}
+
 }  // namespace octet::cpu

@@ -144,12 +144,12 @@ void mla_kv_write(const KernelContext& context, const Tensor& latent, const Tens
                   const ops::MlaCache& cache, const ops::Batch& batch) {
   const int64_t lora = cache.latent.cols(), rope_dim = cache.rope.cols();
   const int64_t groups = (lora + kLatentGroup - 1) / kLatentGroup;
-  const bool fp8 = is_fp8(cache.latent.type);
-  const bool scaled = fp8 && cache.format.scale != ScaleType::unit;
+  const bool coded = is_code(cache.latent.type);
+  const bool scaled = coded && cache.format.scale != ScaleType::unit;
   if (!latent || !k_pe || latent.rows() != batch.rows || latent.cols() != lora ||
       k_pe.rows() != batch.rows || k_pe.cols() != rope_dim || !cache.latent.contiguous() ||
       !cache.rope.contiguous() || !is_float_type(cache.rope.type) ||
-      (fp8 && cache.latent.type != dtype_of(cache.format.code)) ||
+      (coded && cache.latent.type != dtype_of(cache.format.code)) ||
       (scaled && (!cache.latent_scale || !cache.latent_scale.contiguous() ||
                   cache.latent_scale.cols() != groups))) {
     unsupported("mla_kv_write", "shapes, types or scales do not fit",
@@ -173,7 +173,7 @@ void mla_kv_write(const KernelContext& context, const Tensor& latent, const Tens
         load_floats(k_pe.type, pe_rows[row], rope_dim, values.data());
         store_floats(cache.rope.type, values.data(), rope_dim, rope_rows[slot]);
         load_floats(latent.type, latent_rows[row], lora, values.data());
-        if (!fp8) {
+        if (!coded) {
           store_floats(cache.latent.type, values.data(), lora, cache_rows[slot]);
           continue;
         }

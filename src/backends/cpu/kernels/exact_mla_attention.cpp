@@ -198,7 +198,7 @@ void exact_mla_attention(const KernelContext& context, const Tensor& q_latent, c
                          const ops::AttentionSpec& spec, const Tensor& out, const Tensor& lse) {
   const int64_t lora = cache.latent.shape[2];
   const int64_t groups = (lora + kLatentGroup - 1) / kLatentGroup;
-  const bool scaled = is_fp8(cache.latent.type) && cache.format.scale != ScaleType::unit;
+  const bool scaled = is_code(cache.latent.type) && cache.format.scale != ScaleType::unit;
   const Problem problem{q_latent,          q_pe, cache,         batch,  spec,  out, lse,
                         q_latent.shape[1], lora, q_pe.shape[2], groups, scaled};
   // With few tokens, heads are spread over the threads; each then decodes the latents again.

@@ -16,6 +16,7 @@ void silu_mul(const KernelContext&, const Tensor& gate, const Tensor& up,
               const ops::Activation& out);
 void rope(const KernelContext&, const Tensor& x, const ops::RopeTable& table,
           const Tensor& positions);
+void scale_heads(const KernelContext&, const Tensor& x, const Tensor& factors);
 
 // kernels/exact_kv.cpp
 void kv_write(const KernelContext&, const Tensor& k, const Tensor& v, const ops::GqaCache& cache,
