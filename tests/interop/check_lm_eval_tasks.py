@@ -20,6 +20,7 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -196,8 +197,9 @@ def main():
     parser.add_argument("data", type=pathlib.Path)
     parser.add_argument("--limit", type=int, default=40)
     parser.add_argument("--tasks", default="mmlu,gsm8k,humaneval")
-    parser.add_argument("options", nargs="*", help="of octet eval and octet serve alike")
-    args = parser.parse_args()
+    words = sys.argv[1:]
+    end = words.index("--") if "--" in words else len(words)
+    args, options = parser.parse_args(words[:end]), words[end + 1:]
     failed = False
     for kind in args.tasks.split(","):
         name, make = MAKERS[kind]
@@ -206,9 +208,9 @@ def main():
             data = data.with_name(data.name + ".gz")
         with tempfile.TemporaryDirectory() as temporary:
             folder = pathlib.Path(temporary)
-            ours = evaluate(args.octet, kind, args.model, data, args.limit, args.options, folder)
+            ours = evaluate(args.octet, kind, args.model, data, args.limit, options, folder)
             tasks = make(folder, read_rows(data), ours)
-            results = ask(args.octet, args.model, tasks, args.options, folder)
+            results = ask(args.octet, args.model, tasks, options, folder)
             failed = report(kind, tasks, results, ours) or failed
     print(f"lm-eval {lm_eval.__version__}")
     if failed:
