@@ -3,7 +3,7 @@
 // is shared drift alike, so only ratios within one run mean anything.
 //
 //   octet_bench_attention [--context 8192] [--threads N] [--rounds N] [--sequences N]
-//                         [--layers N]
+//                         [--layers N] [--shape WORD]
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -11,6 +11,8 @@
 #include <chrono>
 #include <cstring>
 #include <random>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "backends/cpu/cpu_backend.h"
@@ -37,6 +39,7 @@ struct Options {
   int64_t context = 8192, sequences = 1;
   int64_t layers = 0;  // that take turns; 0: as many as no cache of a core holds
   int threads = default_thread_count(), rounds = 15;
+  std::string shape;  // only shapes whose names contain it
 };
 
 // The cache of one layer and what attends to it. Values are random codes below 1 in magnitude, or
@@ -155,10 +158,14 @@ int main(int argc, char** argv) {
                  "that take turns; 1 with a short context stays in cache");
   app.add_option("--threads", options.threads);
   app.add_option("--rounds", options.rounds);
+  app.add_option("--shape", options.shape, "only shapes whose names contain this");
   CLI11_PARSE(app, argc, argv);
   CpuBackend backend({.threads = options.threads});
   fmt::print("{}\n", backend.info().name);
-  for (const Heads& shape : kShapes) bench(backend, shape, options);
+  for (const Heads& shape : kShapes) {
+    if (std::string_view(shape.name).find(options.shape) != std::string_view::npos)
+      bench(backend, shape, options);
+  }
   return 0;
 }
 

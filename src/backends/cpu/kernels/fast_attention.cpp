@@ -1,4 +1,4 @@
-// Causal GQA attention over the paged cache with AVX-512: the fast row of the table.
+// Causal GQA attention over the paged cache with AVX-512 or AMX: the fast rows of the table.
 #include <fmt/format.h>
 
 #include "backends/cpu/kernels/fast_attention_driver.h"
@@ -8,6 +8,7 @@ namespace {
 
 using attention::Problem;
 
+template <bool Amx>
 void attend(const KernelContext& context, const Tensor& q, const ops::GqaCache& cache,
             const ops::Batch& batch, const ops::AttentionSpec& spec, const Tensor& out,
             const Tensor& lse) {
@@ -23,6 +24,7 @@ void attend(const KernelContext& context, const Tensor& q, const ops::GqaCache& 
   problem.shape.k_dims = problem.shape.v_dims = problem.shape.group_dims = static_cast<int>(dim);
   problem.shape.wide = cache.k.type == DType::f32;
   problem.shape.codes = is_fp8(cache.k.type);
+  problem.shape.amx = Amx;
   problem.math.scale = spec.scale * attention_rule::kLog2e;
   problem.math.window = spec.window;
   problem.math.round = attention::round_of(spec, q.type, cache.k.type);
@@ -59,7 +61,9 @@ void attend(const KernelContext& context, const Tensor& q, const ops::GqaCache& 
 }
 
 constexpr AttentionRow kRows[] = {
-    {"avx512", "attention_tiles", attention::refuses, attention::estimate_us, attend},
+    {"avx512", "attention_tiles", attention::refuses, attention::estimate_us, attend<false>},
+    {"amx", "attention_tiles_pairs", attention::amx_refuses, attention::amx_estimate_us,
+     attend<true>},
 };
 
 }  // namespace

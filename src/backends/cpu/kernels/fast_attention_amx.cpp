@@ -1,13 +1,14 @@
-// The two products of attention on tiles of AMX. One tdpbf16ps multiplies up to sixteen rows by
-// sixteen tokens (or value dims) over 32 dims (or tokens):
+// The two products of attention on tiles of AMX. One tdpbf16ps multiplies sixteen tokens by up to
+// sixteen rows of queries over 32 dims, or up to sixteen rows by sixteen value dims over 32 tokens:
 //
-//           32 dims                  16 tokens                     16 dims
-//        +----------+              +-----------+                 +-----------+
-//   rows |    q     |  x  16 pairs |     K     |  -> P  x     16 |  V, pairs |  -> O
-//        +----------+      of dims +-----------+           pairs | of tokens |
+//           32 dims              rows                      32 tokens               16 dims
+//        +----------+         +-------+                   +----------+          +-----------+
+//     16 |    K     |  x   16 |   q,  |  -> scores   rows |    P     |  x    16 |  V, pairs |  -> O
+//  tokens|          |    pairs| pairs |                   |          |     pairs| of tokens |
+//        +----------+         +-------+                   +----------+          +-----------+
 //
-// The tile of the cache lies in memory as these operands want it: K as it always does
-// (fast_attention_tile.h), V in pairs of tokens.
+// So K needs no transposition, which would cost more than its products with few rows; scores do,
+// and there are fewer of them.
 #include "backends/cpu/kernels/fast_attention_amx.h"
 
 #if defined(__x86_64__)
@@ -28,57 +29,24 @@ namespace rule = attention_rule;
 constexpr int kSide = 16;  // rows of a tile, and its columns
 constexpr int kHalf = 32;  // dims or tokens of one product
 
-// For every number of rows: tiles 0 to 3 are sums [rows][16], 4 the rows' operand, 5 and 6 the
-// other one. Constants, for one that is built on the spot has to wait for all stores on their way.
+// For every number of rows: 0 and 1 are scores [16 tokens][rows], 2 the queries, 3 and 4 operands
+// of the cache, 5 and 6 sums [rows][16 dims], 7 is P. Constants, for one that is built on the spot
+// has to wait for all stores on their way.
 constexpr auto kConfigs = [] {
   std::array<simd::TileConfig, kSide + 1> configs{};
   for (int rows = 1; rows <= kSide; ++rows) {
     auto& config = configs[static_cast<size_t>(rows)];
-    for (const int tile : {0, 1, 2, 3, 4}) config.set(tile, rows, kSide);
-    for (const int tile : {5, 6}) config.set(tile, kSide, kSide);
+    for (const int tile : {0, 1, 2}) config.set(tile, kSide, rows);
+    for (const int tile : {3, 4}) config.set(tile, kSide, kSide);
+    for (const int tile : {5, 6, 7}) config.set(tile, rows, kSide);
   }
   return configs;
 }();
 
-OCTET_AMX_INLINE void configure(int rows) {
-  kConfigs[static_cast<size_t>(rows)].load();
-}
-
-OCTET_AMX_INLINE void clear_sums() {
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-}
-
-// sums[0 .. columns) += a b, where b's next sixteen columns are 64 bytes on.
-OCTET_AMX_INLINE void add_product(const void* a, int64_t a_step, const std::byte* b, int64_t b_step,
-                                  int columns) {
-  _tile_loadd(4, a, a_step);
-  _tile_loadd(5, b, b_step);
-  _tile_dpbf16ps(0, 4, 5);
-  if (columns > 1) {
-    _tile_loadd(6, b + 64, b_step);
-    _tile_dpbf16ps(1, 4, 6);
-  }
-  if (columns > 2) {
-    _tile_loadd(5, b + 128, b_step);
-    _tile_dpbf16ps(2, 4, 5);
-  }
-  if (columns > 3) {
-    _tile_loadd(6, b + 192, b_step);
-    _tile_dpbf16ps(3, 4, 6);
-  }
-}
-
-// Into [rows][64].
-OCTET_AMX_INLINE void store_sums(float* out, int columns) {
-  simd::tile_barrier(out);
-  _tile_stored(0, out, kTile * 4);
-  if (columns > 1) _tile_stored(1, out + 16, kTile * 4);
-  if (columns > 2) _tile_stored(2, out + 32, kTile * 4);
-  if (columns > 3) _tile_stored(3, out + 48, kTile * 4);
-  simd::tile_barrier(out);
+OCTET_AMX_INLINE void configure(const Rows& rows, int count) {
+  if (*rows.tiles == count) return;
+  kConfigs[static_cast<size_t>(count)].load();
+  *rows.tiles = count;
 }
 
 // Up to sixteen rows on their way through a tile.
@@ -88,50 +56,102 @@ struct Group {
   uint64_t masks[kSide];
   int begin = kTile, end = 0;  // of what any of them sees
   alignas(64) float p[kSide][kTile];
-  alignas(64) float sums[kSide][kTile];
+  alignas(64) float scores[kTile * kSide];  // as products leave them: [tokens][few() ? 4 : 16 rows]
+  alignas(64) float sums[kSide][2 * kSide];
   alignas(64) uint16_t rounded[kSide][kTile];
+  bool few() const { return count <= 4; }
 };
+
+// Dims [begin, end) of up to 64 tokens, whose rows of K are k_bytes long, times those of the
+// group's queries, which begin at `q`: to g.scores.
+OCTET_AMX_INLINE void multiply_keys(const uint32_t* q, int64_t q_bytes, const std::byte* k,
+                                    int64_t k_bytes, int begin, int end, int columns, Group& g) {
+  const int64_t step = g.few() ? 16 : 64;  // bytes of a token's scores
+  auto* const out = reinterpret_cast<std::byte*>(g.scores);
+  simd::tile_barrier(k);
+  for (int c = 0; c < columns; c += 2) {
+    const std::byte* const tokens = k + c * kSide * k_bytes;
+    _tile_zero(0);
+    _tile_zero(1);
+    for (int d = begin; d < end; d += kHalf) {
+      _tile_loadd(2, reinterpret_cast<const std::byte*>(q) + d / 2 * q_bytes, q_bytes);
+      _tile_loadd(3, tokens + 2 * d, k_bytes);
+      _tile_dpbf16ps(0, 3, 2);
+      if (c + 1 == columns) continue;
+      _tile_loadd(4, tokens + kSide * k_bytes + 2 * d, k_bytes);
+      _tile_dpbf16ps(1, 4, 2);
+    }
+    _tile_stored(0, out + c * kSide * step, step);
+    if (c + 1 < columns) _tile_stored(1, out + (c + 1) * kSide * step, step);
+  }
+  simd::tile_barrier(out);
+}
+
+// Scores of sixteen tokens, one register a row of the group.
+OCTET_AVX512_INLINE void turn_scores(const Group& g, int column, __m512i (&r)[kSide]) {
+  if (!g.few()) {
+#pragma GCC unroll 16
+    for (int t = 0; t < kSide; ++t) {
+      r[t] = _mm512_load_si512(g.scores + (column * kSide + t) * kSide);
+    }
+    simd::transpose16(r);
+    return;
+  }
+  __m512i x[4];  // lane i: token i of each four, all of its rows
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) x[i] = _mm512_load_si512(g.scores + (column * kSide + 4 * i) * 4);
+  const __m512i low01 = _mm512_unpacklo_epi32(x[0], x[1]);
+  const __m512i high01 = _mm512_unpackhi_epi32(x[0], x[1]);
+  const __m512i low23 = _mm512_unpacklo_epi32(x[2], x[3]);
+  const __m512i high23 = _mm512_unpackhi_epi32(x[2], x[3]);
+  r[0] = _mm512_unpacklo_epi64(low01, low23);
+  r[1] = _mm512_unpackhi_epi64(low01, low23);
+  r[2] = _mm512_unpacklo_epi64(high01, high23);
+  r[3] = _mm512_unpackhi_epi64(high01, high23);
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) r[i] = _mm512_permutexvar_epi32(order, r[i]);
+}
 
 // Step 1 of the rule. Slots in columns behind the last that is seen get 0.
 OCTET_AMX void score(const TileShape& shape, const Math& math, const Tile& tile, const Rows& rows,
                      Group& g) {
   const int columns = (g.end + kSide - 1) / kSide;
-  const uint16_t* const q = rows.q16 + int64_t{g.row} * rows.q_stride;
-  const int64_t q_step = 2 * int64_t{rows.q_stride}, k_step = kTile * 4;
-  const auto dot = [&](const uint16_t* from, const std::byte* k, int begin, int end) OCTET_AMX {
-    simd::tile_barrier(from);
-    clear_sums();
-    for (int d = begin; d < end; d += kHalf) {
-      add_product(from + d, q_step, k + d / 2 * k_step, k_step, columns);
-    }
-    store_sums(g.sums[0], columns);
-  };
+  const uint32_t* const q = rows.q16 + g.row;
+  const int64_t q_bytes = 4 * int64_t{rows.q16_rows};
+  __m512i r[kSide];
   for (int part = 0; part < shape.groups; ++part) {
     const int begin = part * shape.group_dims;
     const int end = part + 1 == shape.groups ? shape.padded_k() : begin + shape.group_dims;
-    dot(q, tile.k, begin, end);
-    const float* const scales = tile.k_scale + part * kTile;
-    for (int r = 0; r < g.count; ++r) {
-      for (int t = 0; t < columns * kSide; t += kSide) {
-        const __m512 sum = _mm512_load_ps(&g.sums[r][t]), s = _mm512_load_ps(scales + t);
-        _mm512_store_ps(&g.p[r][t], part == 0
-                                        ? _mm512_mul_ps(sum, s)
-                                        : _mm512_fmadd_ps(sum, s, _mm512_load_ps(&g.p[r][t])));
+    multiply_keys(q, q_bytes, tile.k, 2 * int64_t{shape.padded_k()}, begin, end, columns, g);
+    for (int c = 0; c < columns; ++c) {
+      turn_scores(g, c, r);
+      const __m512 s = _mm512_load_ps(tile.k_scale + part * kTile + c * kSide);
+      for (int i = 0; i < g.count; ++i) {
+        float* const p = g.p[i] + c * kSide;
+        const __m512 sum = _mm512_castsi512_ps(r[i]);
+        _mm512_store_ps(
+            p, part == 0 ? _mm512_mul_ps(sum, s) : _mm512_fmadd_ps(sum, s, _mm512_load_ps(p)));
       }
     }
   }
   const bool rope = shape.rope_dims > 0;
-  if (rope) dot(q + shape.padded_k(), tile.rope, 0, shape.padded_rope());
-  const __m512 c = _mm512_set1_ps(math.scale);
-  for (int r = 0; r < g.count; ++r) {
-    const __m512 q_scale = _mm512_set1_ps(rows.q_scale[g.row + r]);
-    for (int t = 0; t < kTile; t += kSide) {
+  if (rope) {
+    multiply_keys(q + shape.padded_k() / 2 * rows.q16_rows, q_bytes, tile.rope,
+                  2 * int64_t{shape.padded_rope()}, 0, shape.padded_rope(), columns, g);
+  }
+  const __m512 factor = _mm512_set1_ps(math.scale);
+  for (int c = 0; c < kTile / kSide; ++c) {
+    if (rope && c < columns) turn_scores(g, c, r);
+    for (int i = 0; i < g.count; ++i) {
+      float* const p = g.p[i] + c * kSide;
       __m512 x = _mm512_setzero_ps();
-      if (t < columns * kSide) {
-        const __m512 added = rope ? _mm512_load_ps(&g.sums[r][t]) : x;
-        x = _mm512_mul_ps(_mm512_fmadd_ps(_mm512_load_ps(&g.p[r][t]), q_scale, added), c);
+      if (c < columns) {
+        const __m512 q_scale = _mm512_set1_ps(rows.q_scale[g.row + i]);
+        const __m512 added = rope ? _mm512_castsi512_ps(r[i]) : x;
+        x = _mm512_mul_ps(_mm512_fmadd_ps(_mm512_load_ps(p), q_scale, added), factor);
       }
-      _mm512_store_ps(&g.p[r][t], x);
+      _mm512_store_ps(p, x);
     }
   }
 }
@@ -147,7 +167,10 @@ OCTET_AVX512 float round_row(const TileShape& shape, const Math& math, const Til
     weights = weight;
   }
   round_p(math.round, g.masks[r], g.p[r], weights, p);
-  narrow_query(kTile, kTile, p, g.rounded[r]);
+  for (int t = 0; t < kTile; t += 16) {
+    _mm256_store_si256(reinterpret_cast<__m256i*>(&g.rounded[r][t]),
+                       _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_load_si512(p + t), 16)));
+  }
   return math.round == RoundP::e4m3 ? s * (1.0f / rule::kPScale) : s;
 }
 
@@ -156,19 +179,27 @@ OCTET_AMX void add_values(const TileShape& shape, const std::byte* v, const Rows
                           int to, Group& g, int r, int count, const float* scale_o,
                           const float* scale_v) {
   const int64_t v_step = 4 * int64_t{shape.v_stride()};  // bytes of a pair of tokens
+  constexpr int64_t sums_step = 4 * 2 * kSide;
   simd::tile_barrier(g.rounded[r]);
-  for (int d = from; d < to; d += kChunk) {
-    const int columns = to - d > kHalf ? 4 : 2;
-    clear_sums();
+  for (int d = from; d < to; d += 2 * kSide) {
+    _tile_zero(5);
+    _tile_zero(6);
     for (int t = g.begin / kHalf * kHalf; t < g.end; t += kHalf) {
-      add_product(g.rounded[r] + t, kTile * 2, v + t / 2 * v_step + 4 * d, v_step, columns);
+      const std::byte* const pairs = v + t / 2 * v_step + 4 * d;
+      _tile_loadd(7, g.rounded[r] + t, kTile * 2);
+      _tile_loadd(3, pairs, v_step);
+      _tile_dpbf16ps(5, 7, 3);
+      _tile_loadd(4, pairs + 64, v_step);
+      _tile_dpbf16ps(6, 7, 4);
     }
-    store_sums(g.sums[r], columns);
+    _tile_stored(5, g.sums[r], sums_step);
+    _tile_stored(6, g.sums[r] + kSide, sums_step);
+    simd::tile_barrier(g.sums[r]);
     for (int i = r; i < r + count; ++i) {
       if (g.masks[i] == 0) continue;
       float* const value = rows.value + int64_t{g.row + i} * shape.v_stride() + d;
       const __m512 a = _mm512_set1_ps(scale_o[i]), b = _mm512_set1_ps(scale_v[i]);
-      for (int c = 0; c < columns * kSide; c += kSide) {
+      for (int c = 0; c < 2 * kSide; c += kSide) {
         _mm512_store_ps(value + c, _mm512_fmadd_ps(_mm512_load_ps(&g.sums[i][c]), b,
                                                    _mm512_mul_ps(_mm512_load_ps(value + c), a)));
       }
@@ -207,6 +238,7 @@ OCTET_AMX void attend(const TileShape& shape, const Math& math, const Tile& tile
     if (g.masks[r] == 0) {
       std::fill_n(g.p[r], kTile, 0.0f);
     } else {
+      if (r % 2 != 0) simd::keep_awake();
       scale_o[r] = soften(g.masks[r], g.p[r], rows.max[row], rows.sum + int64_t{row} * 16);
     }
   }
@@ -218,7 +250,7 @@ OCTET_AMX void attend(const TileShape& shape, const Math& math, const Tile& tile
       add_values(shape, tile.v, rows, from, to, g, 0, g.count, scale_o, scale_v);
       continue;
     }
-    configure(1);
+    configure(rows, 1);
     for (int r = 0; r < g.count; ++r) {
       const std::vector<uint16_t> v = seen_values(shape, tile, g.slots[r]);
       add_values(shape, reinterpret_cast<const std::byte*>(v.data()), rows, from, to, g, r, 1,
@@ -229,16 +261,24 @@ OCTET_AMX void attend(const TileShape& shape, const Math& math, const Tile& tile
 
 OCTET_AMX void attend_groups(const TileShape& shape, const Math& math, const Tile& tile,
                              int64_t first, const Rows& rows, int begin, int end) {
-  int configured = 0;
   for (int row = begin; row < end; row += kSide) {
     Group group;
     group.row = row;
     group.count = std::min(kSide, end - row);
-    if (group.count != configured || !tile.finite_v) configure(group.count);
-    configured = group.count;
+    configure(rows, group.count);
     attend(shape, math, tile, first, rows, group);
   }
+}
+
+OCTET_AMX void prepare(const Rows& rows) {
+  configure(rows, kSide);
+}
+OCTET_AMX void release(const Rows& rows) {
   _tile_release();
+  *rows.tiles = 0;
+}
+OCTET_AMX void product() {
+  simd::keep_awake();
 }
 
 }  // namespace
@@ -247,8 +287,20 @@ void attend_tile_amx(const TileShape& shape, const Math& math, const Tile& tile,
                      const Rows& rows, int begin, int end) {
   attend_groups(shape, math, tile, first, rows, begin, end);
 }
+void prepare_tiles(const Rows& rows) {
+  prepare(rows);
+}
+void release_tiles(const Rows& rows) {
+  release(rows);
+}
+void keep_tiles_awake() {
+  product();
+}
 
 #else
+void prepare_tiles(const Rows&) {}
+void release_tiles(const Rows&) {}
+void keep_tiles_awake() {}
 void attend_tile_amx(const TileShape&, const Math&, const Tile&, int64_t, const Rows&, int, int) {}
 #endif
 

@@ -10,4 +10,12 @@ namespace octet::cpu::attention {
 void attend_tile_amx(const TileShape& shape, const Math& math, const Tile& tile, int64_t first,
                      const Rows& rows, int begin, int end);
 
+// A thread's tiles stay set up for a whole task, as to set them up waits for all that is under way:
+// to be called before its first load_tile, and after its last attend_tile.
+void prepare_tiles(const Rows& rows);
+void release_tiles(const Rows& rows);
+
+// simd::keep_awake, between the two.
+void keep_tiles_awake();
+
 }  // namespace octet::cpu::attention

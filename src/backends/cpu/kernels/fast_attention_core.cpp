@@ -1,6 +1,7 @@
 #include "backends/cpu/kernels/fast_attention_core.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -347,11 +348,16 @@ OCTET_AVX512 float load_query(const void* in, bool bf16, int dims, bool quantize
   return scale;
 }
 
-OCTET_AVX512 void narrow_query(int dims, int padded, const float* q, uint16_t* out) {
+OCTET_AVX512 void pair_query(int dims, int padded, const float* q, int step, uint32_t* out) {
+  alignas(32) std::array<uint32_t, 8> pairs{};
   for (int d = 0; d < padded; d += 16) {
     const __m512i x = d < dims ? _mm512_loadu_si512(q + d) : _mm512_setzero_si512();
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + d),
-                        _mm512_cvtepi32_epi16(_mm512_srli_epi32(x, 16)));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(pairs.data()),
+                       _mm512_cvtepi32_epi16(_mm512_srli_epi32(x, 16)));
+    for (const uint32_t pair : pairs) {
+      *out = pair;
+      out += step;
+    }
   }
 }
 
@@ -369,7 +375,7 @@ void finish_row(const TileShape&, float, const float*, const float*, float*, uin
 float load_query(const void*, bool, int, bool, float*) {
   return 1.0f;
 }
-void narrow_query(int, int, const float*, uint16_t*) {}
+void pair_query(int, int, const float*, int, uint32_t*) {}
 void order_query(int, float*) {}
 #endif
 

@@ -16,7 +16,11 @@ enum class RoundP : uint8_t { none, bf16, e4m3 };
 struct Rows {
   const float* q = nullptr;  // [rows][q_stride]: k_dims, then at padded_k() the rope dims
   int q_stride = 0;
-  const uint16_t* q16 = nullptr;   // TileShape::amx: the same as BF16, zeros up to the paddings
+  // TileShape::amx: the same as BF16, two dims an element: [q_stride / 2][q16_rows], zeros up to
+  // the paddings.
+  const uint32_t* q16 = nullptr;
+  int q16_rows = 0;
+  int* tiles = nullptr;            // TileShape::amx: rows that the thread's tiles are set up for
   const float* q_scale = nullptr;  // [rows]
   int64_t* position = nullptr;     // [rows]
   float* max = nullptr;
@@ -50,9 +54,9 @@ void finish_row(const TileShape& shape, float max, const float* sum, const float
 // `bf16` tells the type of `in`. `out` is written up to a multiple of 16.
 float load_query(const void* in, bool bf16, int dims, bool quantize, float* out);
 
-// The same as BF16, for values that it holds exactly; zeros from `dims` (rounded up to 16) to
-// `padded`, a multiple of 16.
-void narrow_query(int dims, int padded, const float* q, uint16_t* out);
+// The same as BF16, for values that it holds exactly, as pairs that are `step` elements apart;
+// zeros from `dims` (rounded up to 16) to `padded`, a multiple of 16.
+void pair_query(int dims, int padded, const float* q, int step, uint32_t* out);
 
 // Puts a query, which load_query left at `q`, into the order of a tile of codes: 0, 2, 1, 3, 4, ...
 void order_query(int dims, float* q);

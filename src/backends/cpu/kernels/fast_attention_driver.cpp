@@ -7,6 +7,8 @@
 #include <cstring>
 #include <vector>
 
+#include "backends/cpu/kernels/fast_attention_amx.h"
+
 namespace octet::cpu::attention {
 namespace {
 
@@ -71,18 +73,22 @@ constexpr int64_t kBundleRows = 192;  // of the heads of a task: what they have 
 struct Scratch {
   Tile tile;
   float* q = nullptr;
-  uint16_t* q16 = nullptr;
+  uint32_t* q16 = nullptr;
+  int q16_rows = 0;
+  int tiles = 0;  // Rows::tiles
   float* q_scale = nullptr;
   int64_t* position = nullptr;
   Rows split, total;
   int q_stride = 0;
 
   static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+  // Of q16: an odd number of cache lines, so that its rows do not fall into few sets of the cache.
+  static size_t padded_rows(int64_t rows) { return static_cast<size_t>(rows + 15) / 16 * 16 | 16; }
   static size_t bytes(const TileShape& shape, int64_t rows) {
     const auto n = static_cast<size_t>(rows);
-    const int dims = shape.padded_k() + shape.padded_rope();
-    return aligned(Tile::bytes(shape)) + n * static_cast<size_t>(dims) * 6 + aligned(n * 4) +
-           aligned(n * 8) +
+    const auto dims = static_cast<size_t>(shape.padded_k() + shape.padded_rope());
+    return aligned(Tile::bytes(shape)) + n * dims * 4 + padded_rows(rows) * dims * 2 +
+           aligned(n * 4) + aligned(n * 8) +
            2 * (aligned(n * 4) + n * 64 + n * static_cast<size_t>(shape.v_stride()) * 4);
   }
   Scratch(const TileShape& shape, int64_t rows, std::byte* memory) {
@@ -96,12 +102,15 @@ struct Scratch {
     tile = Tile::place(shape, cut(Tile::bytes(shape)));
     q_stride = shape.padded_k() + shape.padded_rope();
     q = floats(n * static_cast<size_t>(q_stride));
-    q16 = reinterpret_cast<uint16_t*>(cut(n * static_cast<size_t>(q_stride) * 2));
+    q16_rows = static_cast<int>(padded_rows(rows));
+    q16 = reinterpret_cast<uint32_t*>(cut(padded_rows(rows) * static_cast<size_t>(q_stride) * 2));
     q_scale = floats(n);
     position = reinterpret_cast<int64_t*>(cut(n * 8));
     split.q = q;
     split.q_stride = q_stride;
     split.q16 = q16;
+    split.q16_rows = q16_rows;
+    split.tiles = &tiles;
     split.q_scale = q_scale;
     split.position = position;
     total = split;
@@ -218,20 +227,21 @@ class Runner {
       s.position[at + r] = position_of(problem_, sequence, block.first + r);
       s.q_scale[at + r] =
           load_query(row_of(problem_.q, block, r), bf16, shape_.k_dims, problem_.quantize_q, q);
-      if (shape_.codes) order_query(shape_.k_dims, q);
+      if (shape_.codes && !shape_.amx) order_query(shape_.k_dims, q);
       if (shape_.rope_dims > 0) {
         load_query(row_of(problem_.q_pe, block, r), problem_.q_pe.type == DType::bf16,
                    shape_.rope_dims, false, q + shape_.padded_k());
       }
       if (!shape_.amx) continue;
-      uint16_t* const q16 = s.q16 + (at + r) * s.q_stride;
-      narrow_query(shape_.end_k(), shape_.padded_k(), q, q16);
-      narrow_query(shape_.rope_dims, shape_.padded_rope(), q + shape_.padded_k(),
-                   q16 + shape_.padded_k());
+      uint32_t* const q16 = s.q16 + at + r;
+      pair_query(shape_.k_dims, shape_.padded_k(), q, s.q16_rows, q16);
+      pair_query(shape_.rope_dims, shape_.padded_rope(), q + shape_.padded_k(), s.q16_rows,
+                 q16 + shape_.padded_k() / 2 * s.q16_rows);
     }
   }
 
   void attend(const Task& task, Scratch& s) const {
+    if (shape_.amx) prepare_tiles(s.split);
     const RowBlock& rows = blocks_[task.block];
     const auto heads = static_cast<int64_t>(task.heads);
     const TileSource source = source_of(rows);
@@ -267,6 +277,7 @@ class Runner {
       const RowBlock& block = blocks_[task.block + static_cast<size_t>(h)];
       if (block.partials < 0) finish(block, s, h * rows.count);
     }
+    if (shape_.amx) release_tiles(s.split);
   }
 
   // Where a block's part of a split starts, as the position of a tile.

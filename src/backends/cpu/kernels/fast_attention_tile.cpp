@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "backends/cpu/kernels/fast_attention_amx.h"
 #include "backends/cpu/kernels/fast_attention_simd.h"
 
 namespace octet::cpu::attention {
@@ -312,21 +313,6 @@ void load_columns(DType type, const std::byte* const* rows, int64_t offset, int 
   }
 }
 
-// K (or rope) of `type`, transposed into `out`.
-void load_k(const Part& part, DType type, int dims, int padded, int begin, int end,
-            std::byte* out) {
-  for (int t = begin / kLanes * kLanes; t < end; t += kLanes) {
-    part.prefetch(t, kLanes);
-    const std::byte* const* rows = part.from(t);
-    auto* const to = reinterpret_cast<uint32_t*>(out) + t;
-    if (type == DType::f32) {
-      transpose_f32(rows, part.offset, dims, reinterpret_cast<float*>(to));
-    } else {
-      load_columns(type, rows, part.offset, dims, padded, to);
-    }
-  }
-}
-
 // kBatch rows of codes or BF16 values, as rows or as pairs. Returns whether all are finite.
 bool load_tokens(DType type, bool pairs, const std::byte* const* rows, int64_t offset, int dims,
                  int padded, uint16_t* out) {
@@ -336,6 +322,27 @@ bool load_tokens(DType type, bool pairs, const std::byte* const* rows, int64_t o
                         ? (pairs ? widen_codes<Code::e5m2, true> : widen_codes<Code::e5m2, false>)
                         : (pairs ? copy_bf16<true> : copy_bf16<false>);
   return load(rows, offset, dims, padded, out);
+}
+
+// K (or rope) of `type` into `out`: transposed, or for AMX as rows.
+void load_k(const Part& part, const TileShape& shape, DType type, int dims, int padded, int begin,
+            int end, std::byte* out) {
+  for (int t = begin / kLanes * kLanes; t < end; t += kLanes) {
+    part.prefetch(t, kLanes);
+    const std::byte* const* rows = part.from(t);
+    auto* const to = reinterpret_cast<uint32_t*>(out) + t;
+    if (shape.amx) {
+      for (int i = 0; i < kLanes; i += kBatch) {
+        keep_tiles_awake();
+        load_tokens(type, false, rows + i, part.offset, dims, padded,
+                    reinterpret_cast<uint16_t*>(out) + (t + i) * padded);
+      }
+    } else if (type == DType::f32) {
+      transpose_f32(rows, part.offset, dims, reinterpret_cast<float*>(to));
+    } else {
+      load_columns(type, rows, part.offset, dims, padded, to);
+    }
+  }
 }
 
 // V as rows, or as pairs of tokens for AMX, whose products take 32 tokens at a time: zeros up to
@@ -356,6 +363,7 @@ bool load_v(const Part& part, const TileShape& shape, DType type, int begin, int
       }
       continue;
     }
+    if (shape.amx) keep_tiles_awake();
     finite &= load_tokens(type, shape.amx, rows, part.offset, dims, padded, to);
   }
   if (shape.amx) {
@@ -466,11 +474,11 @@ void load_tile(const TileSource& source, const TileShape& shape, const TilePlace
   const auto size = static_cast<int64_t>(size_of(source.type));
   if (shape.rope_dims > 0) {
     const auto bytes = shape.rope_dims * static_cast<int64_t>(size_of(source.rope_type));
-    load_k(part(&TilePlaces::rope, 0, bytes), source.rope_type, shape.rope_dims,
+    load_k(part(&TilePlaces::rope, 0, bytes), shape, source.rope_type, shape.rope_dims,
            shape.padded_rope(), places.begin, places.end, tile.rope);
   }
   Part k = part(&TilePlaces::k, source.k_head, shape.k_dims * size);
-  load_k(k, source.type, shape.k_dims, shape.padded_k(), places.begin, places.end, tile.k);
+  load_k(k, shape, source.type, shape.k_dims, shape.padded_k(), places.begin, places.end, tile.k);
   k.next = nullptr;  // MLA's V is K, which is fetched already
   const Part v = shape.mla ? k : part(&TilePlaces::v, source.v_head, shape.v_dims * size);
   tile.finite_v = load_v(v, shape, source.type, places.begin, places.end, tile.v);

@@ -59,7 +59,8 @@ struct TileSource {
 };
 
 struct Tile {
-  std::byte* k = nullptr;     // [padded_k / 2][64 tokens] two dims; wide: [padded_k][64 tokens]
+  std::byte* k = nullptr;     // [padded_k / 2][64 tokens] two dims; wide: [padded_k][64 tokens];
+                              // amx: [64 tokens][padded_k], dims in their own order
   std::byte* rope = nullptr;  // the same of the rope dims
   std::byte* v = nullptr;     // [64 tokens][v_stride / 2] two dims; wide: [64 tokens][v_stride];
                               // amx: [32][v_stride] two tokens, zero where products go beyond

@@ -194,15 +194,16 @@ class World {
 // The same cases, and those of them that AMX runs once more by it, where it can be used.
 std::vector<Case> with_amx(std::vector<Case> cases) {
   const CpuCaps caps = detect_caps();
-  const MlaAttentionRow& amx = fast_mla_attention_rows()[1];
   const size_t count = cases.size();
   for (size_t i = 0; i < count; ++i) {
     Case c = cases[i];
     ops::OpDesc desc;
-    desc.op = "mla_attention";
+    desc.op = c.mla() ? "mla_attention" : "attention";
     desc.weight = c.cache;
     desc.activation = c.activation;
-    if (!c.mla() || amx.refuses(desc, caps)) continue;
+    const auto refuses =
+        c.mla() ? fast_mla_attention_rows()[1].refuses : fast_attention_rows()[1].refuses;
+    if (refuses(desc, caps)) continue;
     c.amx = true;
     c.name += " amx";
     cases.push_back(c);
@@ -248,8 +249,8 @@ Result run_kernel(World& w, int threads, DType out_type = DType::f32,
       cache.v_scale = w.v_scale.tensor;
     }
     cache.group_tokens = c.group_tokens;
-    fast_attention_rows()[0].launch(context, w.q.tensor, cache, batch, spec, out.tensor,
-                                    lse.tensor);
+    fast_attention_rows()[c.amx ? 1 : 0].launch(context, w.q.tensor, cache, batch, spec, out.tensor,
+                                                lse.tensor);
   }
   Result result;
   for (int64_t i = 0; i < out.tensor.count(); ++i) result.out.push_back(out.get(i));
