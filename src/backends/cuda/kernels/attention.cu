@@ -1,5 +1,5 @@
 // GQA attention: checks and the choice of kernels.
-#include "backends/cuda/kernels/attention_gqa.cuh"
+#include "backends/cuda/kernels/attention_gqa_launch.cuh"
 #include "backends/cuda/kernels/ops.h"
 
 namespace octet::cuda {

@@ -1,5 +1,5 @@
 // GQA kernels for BF16 activations: over FP8 caches (codes are BF16 values) and over BF16 caches.
-#include "backends/cuda/kernels/attention_gqa.cuh"
+#include "backends/cuda/kernels/attention_gqa_launch.cuh"
 
 namespace octet::cuda {
 

@@ -28,7 +28,7 @@ struct SplitTiles {
 // Sends one tile's results to the blocks that fold them; a block alone keeps them.
 template <class C>
 __device__ __forceinline__ void send_tile(const BlockRows<C>& rows, ClusterExchange<C>& own,
-                                          const SplitTiles& tiles, int tile,
+                                          const SplitTiles& tiles, int tile, int count,
                                           const TileResult<C>& result) {
   const auto send = [&](float2& to, float x, float y, int block) {
     if (tiles.active == 1) {
@@ -44,7 +44,7 @@ __device__ __forceinline__ void send_tile(const BlockRows<C>& rows, ClusterExcha
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (!rows.has_row(h)) continue;
-      float* const to = &own.o[part * slots + slot][rows.row(h)][rows.column(n) % 8];
+      float* const to = &own.o[(part * slots + slot) * count + rows.row(h)][rows.column(n) % 8];
       send(*reinterpret_cast<float2*>(to), __fmul_rn(result.o[n][2 * h], result.value_scale[h]),
            __fmul_rn(result.o[n][2 * h + 1], result.value_scale[h]), block);
     }
@@ -67,22 +67,31 @@ __device__ __forceinline__ void send_tile(const BlockRows<C>& rows, ClusterExcha
 template <class C>
 __device__ __forceinline__ void fold_tiles(const RowParams& p, const BlockRows<C>& rows,
                                            const ClusterExchange<C>& from, const SplitTiles& tiles,
-                                           int block, int split, int count) {
+                                           int block, int split, int count, bool rehearsal) {
   const int slots = tiles.active * C::BlockTiles, origin = tiles.first_block * C::BlockTiles;
   const int shift = count == 1 ? 0 : kWarp - __clz(count - 1);  // rows, to a power of two
   for (int i = static_cast<int>(threadIdx.x); i < tiles.parts << (shift + 2); i += C::Threads) {
     const int column = i % 4 * 2, row = (i / 4) & ((1 << shift) - 1), part = i >> (shift + 2);
     if (row >= count) continue;
     float max = attention_rule::kNoMax, sum = 0.0f, o[2] = {0.0f, 0.0f};
-#pragma unroll 4
-    for (int slot = tiles.first - origin; slot < tiles.end - origin; ++slot) {
-      const float2 ml = from.max_sum[slot][row];
-      const float2 next =
-          *reinterpret_cast<const float2*>(&from.o[part * slots + slot][row][column]);
+    // Short code, which runs once a launch: to fetch it takes as long as to run it.
+    const int end = tiles.end - origin;
+    const auto load = [&](int slot, float2& ml, float2& o) {
+      ml = from.max_sum[slot][row];
+      o = *reinterpret_cast<const float2*>(&from.o[(part * slots + slot) * count + row][column]);
+    };
+    float2 ml, next, ml_ahead, next_ahead;
+    load(tiles.first - origin, ml_ahead, next_ahead);
+#pragma unroll 1
+    for (int slot = tiles.first - origin; slot < end; ++slot) {
+      ml = ml_ahead;
+      next = next_ahead;
+      load(min(slot + 1, end - 1), ml_ahead, next_ahead);
       const attention_rule::MergeFactors f = join(max, sum, ml.x, ml.y);
       o[0] = join(o[0], next.x, f);
       o[1] = join(o[1], next.y, f);
     }
+    if (rehearsal) continue;
     const int d = (block + part * tiles.active) * 8 + column;
     write_split<2, C>(p, rows, split, row, d, o, sum);
     if (d == 0) write_split_sums<C>(p, rows, split, row, max, sum);
@@ -92,7 +101,9 @@ __device__ __forceinline__ void fold_tiles(const RowParams& p, const BlockRows<C
 // A Worker is BlockRows with
 //   prepare(origin, first, end)   the block has the tiles [first, end) of those from `origin` on;
 //                                 loads and converts what may be before the wait
-//   for_each_prepared(use)        use(tile, TileResult), by the warps that computed the tile
+//   for_each_prepared(use, rehearsal)   waits for the kernel before; then use(tile, TileResult), by
+//                                 the warps that computed the tile; a rehearsal (of OneToken alone)
+//                                 does neither
 // Grid: (kv_heads * Cluster, range * packs, slots).
 template <class Worker, class C, class Params, class Shared>
 __device__ __forceinline__ void cluster_rows(const Params& p, Shared& s) {
@@ -135,17 +146,27 @@ __device__ __forceinline__ void cluster_rows(const Params& p, Shared& s) {
        row += static_cast<int>(gridDim.y)) {
     padding |= p.row_sequence[row] < 0;
   }
-  wait_for_previous();
-  if (first < end) {
-    worker.for_each_prepared([&](int tile, const TileResult<C>& result) {
-      send_tile<C>(worker, s.more, tiles, tile - base, result);
-    });
-    if (tiles.active == 1) {
-      __syncthreads();
-    } else {
-      cluster::receive(s.more.mailbox);
+  if (first >= end) {
+    wait_for_previous();
+  } else {
+    // Instructions run once a launch, and to fetch them takes as long as to run them: where blocks
+    // begin long before the kernel before has ended, a rehearsal over whatever is there fetches
+    // them. It leaves nothing that is read later.
+#pragma unroll 1
+    for (int pass = C::OneToken ? 0 : 1; pass < 2; ++pass) {
+      const bool rehearsal = C::OneToken && pass == 0;
+      worker.for_each_prepared(
+          [&](int tile, const TileResult<C>& result) {
+            send_tile<C>(worker, s.more, tiles, tile - base, item.count, result);
+          },
+          rehearsal);
+      if (tiles.active == 1 || rehearsal) {
+        __syncthreads();
+      } else {
+        cluster::receive(s.more.mailbox);
+      }
+      fold_tiles<C>(p, worker, s.more, tiles, own, item.split, item.count, rehearsal);
     }
-    fold_tiles<C>(p, worker, s.more, tiles, own, item.split, item.count);
   }
   if (padding) {
     zero_padding_rows(p, kv_head, static_cast<int>(blockIdx.y), static_cast<int>(gridDim.y));

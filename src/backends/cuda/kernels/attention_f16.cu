@@ -1,5 +1,5 @@
 // GQA kernels for FP8 caches in FP8 mode: all operands are codes, as FP16.
-#include "backends/cuda/kernels/attention_gqa.cuh"
+#include "backends/cuda/kernels/attention_gqa_launch.cuh"
 
 namespace octet::cuda {
 

@@ -1,5 +1,5 @@
 // GQA kernels for FP32 activations or caches: plain FMAs.
-#include "backends/cuda/kernels/attention_gqa.cuh"
+#include "backends/cuda/kernels/attention_gqa_launch.cuh"
 
 namespace octet::cuda {
 

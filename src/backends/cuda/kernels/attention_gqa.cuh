@@ -20,17 +20,21 @@ struct GqaParams : RowParams {
   const float *k_scale = nullptr, *v_scale = nullptr;  // [blocks, kv_heads], or null
   DType cache = DType::bf16;
   bool vectors = false;  // rows of K and V begin at multiples of 16 bytes
-  FreshParams fresh;     // in the cluster kernel alone
+  FreshParams fresh;     // in the cluster kernels alone
 };
 
-template <typename T_, int Width_, int Dim, int Warps, int Groups, int Cluster, int Sets = 1>
+// Fresh: of a step that brings its own rows, one a sequence (attention_fresh.cuh).
+template <typename T_, int Width_, int Dim, int Warps, int Groups, int Cluster, int Sets = 1,
+          bool Fresh_ = false>
 struct GqaConfig : RowConfig<Dim, Warps, Groups, Cluster, Sets> {
   using T = T_;
   static constexpr int Width = Width_;
+  static constexpr bool Fresh = Fresh_, OneToken = Fresh;
   static constexpr int Pitch = row_pitch<T>(Dim), PPitch = row_pitch<T>(kTile);
   // Of the split kernel on an SM, to hide the latency of memory; more would spill registers.
   static constexpr int MinBlocks = Dim > 128 ? 1 : Sets > 1 ? 2 : Dim == 128 && Width == 2 ? 3 : 4;
   static_assert(Warps == 1 || Warps == 2 || Warps == 4);
+  static_assert(!Fresh || (Cluster > 1 && Width > 0 && Warps >= 2));
 };
 
 template <class C>
@@ -129,9 +133,7 @@ class GqaWorker : public BlockRows<C> {
       load_tile(tile_);
       fresh_at_ = find_fresh(tile_);
     }
-    if constexpr (kTakesFresh) {
-      if (p_.fresh.here) prepare_fresh(first);
-    }
+    if constexpr (C::Fresh) prepare_fresh(first);
     const int32_t slot = tid < C::BlockTiles * kTile ? s_.slots[tid] : -1;
     float k_scale = 0.0f, v_scale = 0.0f;
     if (slot >= 0) {
@@ -155,7 +157,9 @@ class GqaWorker : public BlockRows<C> {
   }
 
   template <typename Use>
-  __device__ __forceinline__ void for_each_prepared(Use use) {
+  __device__ __forceinline__ void for_each_prepared(Use use, bool rehearsal) {
+    if constexpr (C::Fresh) return for_each_fresh(use, rehearsal);
+    wait_for_previous();
     const int tid = static_cast<int>(threadIdx.x), lane = tid % kWarp, row = tid / kWarp;
     // Queries and fresh tokens, all at once.
     Reader k_fresh, v_fresh;
@@ -163,13 +167,8 @@ class GqaWorker : public BlockRows<C> {
     v_fresh.load_left(p_.v + offset(), fresh_at_);
     QueryRow<C::Dim> query;
     if (query_) query.load(p_.q.type, query_, p_.dim, p_.q.vectors);
-    if constexpr (kTakesFresh) {
-      if (fresh_.plane) fresh_.load(this->span_.first_row, kv_head_);
-      if (query_ && p_.fresh.here) query.rotate(angles_.c, angles_.s);
-      if (fresh_.plane == p_.fresh.planes.of) fresh_.row.rotate(angles_.c, angles_.s);
-    }
     float k_scale = 0.0f, v_scale = 0.0f;
-    if (fresh_cell_ >= 0 && !p_.fresh.here) load_cell(fresh_cell_, k_scale, v_scale);
+    if (fresh_cell_ >= 0) load_cell(fresh_cell_, k_scale, v_scale);
     if (tile_ < end_) nonfinite_ |= copy_tile(tile_);
     if (query_) {
       const float scale = query.finish(p_.q.type, p_.fp8, s_.q + row * C::Pitch);
@@ -177,28 +176,15 @@ class GqaWorker : public BlockRows<C> {
     }
     load_queries(row + C::Threads / kWarp, this->count_);
     if (tile_ < end_) nonfinite_ |= store_fresh(tile_, k_fresh, v_fresh);
-    if (fresh_cell_ >= 0 && !p_.fresh.here) {
+    if (fresh_cell_ >= 0) {
       s_.k_scale[tid] = k_scale;
       s_.v_scale[tid] = v_scale;
     }
     note_poison();
     __syncthreads();
     while (tile_ < end_) {
-      const int start = tile_ * kTile, at = start - origin_ * kTile;
-      const float v_scale = s_.v_scale[at + max(this->first_position() - start, 0)];
-      bool differs = false;
-#pragma unroll
-      for (int t = lane; t < kTile; t += kWarp) {
-        const float scale = s_.v_scale[at + t];  // 0: no row sees the position
-        differs |= scale != 0.0f && scale != v_scale;
-      }
-      const bool varied = __ballot_sync(~0u, differs) != 0;
-      bool poisoned = false;
-      if (is_mixed_tile(tile_)) {
-        for (int w = 0; w < C::Warps; ++w) poisoned |= s_.poisoned[unit_ * C::Warps + w];
-      }
       TileResult<C> result;
-      compute(at, start, varied, v_scale, poisoned, result);
+      compute_prepared(result);
       use(tile_, result);
       tile_ += C::Sets;
       if constexpr (C::BlockTiles > C::Sets) {
@@ -218,16 +204,80 @@ class GqaWorker : public BlockRows<C> {
   }
 
  private:
+  // The tile in work, whose scales of V may differ.
+  __device__ __forceinline__ void compute_prepared(TileResult<C>& result) {
+    const int start = tile_ * kTile, at = start - origin_ * kTile;
+    const float v_scale = s_.v_scale[at + max(this->first_position() - start, 0)];
+    bool differs = false;
+#pragma unroll
+    for (int t = static_cast<int>(threadIdx.x) % kWarp; t < kTile; t += kWarp) {
+      const float scale = s_.v_scale[at + t];  // 0: no row sees the position
+      differs |= scale != 0.0f && scale != v_scale;
+    }
+    const bool varied = __ballot_sync(~0u, differs) != 0;
+    bool poisoned = false;
+    if (is_mixed_tile(tile_)) {
+      for (int w = 0; w < C::Warps; ++w) poisoned |= s_.poisoned[unit_ * C::Warps + w];
+    }
+    compute(at, start, varied, v_scale, poisoned, result);
+  }
+
+  // The same where this step brings its rows.
+  template <typename Use>
+  __device__ __forceinline__ void for_each_fresh(Use use, bool rehearsal) {
+    const int tid = static_cast<int>(threadIdx.x), lane = tid % kWarp, row = tid / kWarp;
+    if (!rehearsal) wait_for_previous();
+    QueryRow<C::Dim> query;
+    if (query_) query.load(DType::bf16, query_, C::Dim, true);
+    if (fresh_.plane) fresh_.load(this->span_.first_row, kv_head_);
+    if (fresh_.plane == p_.fresh.planes.of) fresh_.row.rotate(angles_.c, angles_.s);
+    if (query_) {
+      query.rotate(angles_.c, angles_.s);
+      const float scale = query.finish(DType::bf16, kFp8 || p_.fp8, s_.q + row * C::Pitch);
+      if (lane == 0) s_.q_scale[row] = scale;
+    }
+    if (!rehearsal) {
+      put_fresh();
+      load_queries(row + C::Threads / kWarp, this->count_);
+    }
+    __syncthreads();
+    TileResult<C> result;
+    if (tile_ < end_) {
+      compute_prepared(result);
+      if (!rehearsal) use(tile_, result);
+    }
+    if constexpr (C::BlockTiles > C::Sets) {
+      if (rehearsal) return;
+      for (tile_ += C::Sets; tile_ < end_; tile_ += C::Sets) {
+        this->unit_barrier();  // the tile before has been used
+        store_tile(tile_);
+        load_next_tile();
+        put_fresh();
+        this->unit_barrier();
+        compute_prepared(result);
+        use(tile_, result);
+      }
+    }
+  }
+
+  // The row of this warp, if the tile in work has it, into the cache and the tile.
+  __device__ __forceinline__ void put_fresh() {
+    if (!fresh_.plane || this->span_.first_position / kTile != tile_) return;
+    T* const tiles = fresh_.plane == p_.fresh.planes.of ? s_.k : s_.v;
+    fresh_.store(tiles + set() * kTile * C::Pitch, C::Pitch);
+  }
+
+  static constexpr bool kFp8 = std::is_same_v<T, __half>;
   using Reader = TileReader<T, C::Width, C::Dim, C::SetThreads>;
 
   __device__ __forceinline__ int set() const {
     return C::Sets > 1 ? unit_ : 0;
   }
   __device__ __forceinline__ int64_t row_bytes() const {
-    return int64_t{p_.kv_heads} * p_.dim * element_bytes();
+    return int64_t{p_.kv_heads} * dim() * element_bytes();
   }
   __device__ __forceinline__ int64_t offset() const {
-    return int64_t{kv_head_} * p_.dim * element_bytes();
+    return int64_t{kv_head_} * dim() * element_bytes();
   }
   __device__ __forceinline__ void load_scales(int32_t slot, float& k_scale, float& v_scale) const {
     load_cell(cell_of(slot), k_scale, v_scale);
@@ -242,7 +292,6 @@ class GqaWorker : public BlockRows<C> {
 
   // Of a step that brings its own rows: the angles of their position, and the row of this warp,
   // which is of the set that has its tile. [first, end_) are the block's tiles.
-  static constexpr bool kTakesFresh = C::Cluster > 1 && C::Width > 0 && C::Warps >= 2;
   __device__ __forceinline__ void prepare_fresh(int first) {
     const int position = this->span_.first_position, tile = position / kTile;
     angles_.load(p_.fresh.angles, position);
@@ -261,17 +310,24 @@ class GqaWorker : public BlockRows<C> {
     return {max(this->span_.first_position - start, 0), min(this->end_position() - start, kTile)};
   }
   __device__ __forceinline__ bool is_mixed_tile(int tile) const {
+    if (C::OneToken) return false;
     const int start = tile * kTile;
     return this->is_mixed(max(start, this->first_position()),
                           min(start + kTile, this->end_position()));
   }
   // The others of a tile: begins to load them, and puts them into shared memory, as well as zeros
   // where no row sees the position.
+  __device__ __forceinline__ int dim() const {
+    return C::Fresh ? C::Dim : p_.dim;
+  }
+  __device__ __forceinline__ bool vectors() const {
+    return C::Fresh || p_.vectors;
+  }
   __device__ __forceinline__ void load_tile(int tile) {
-    if (!p_.vectors) return;
+    if (!vectors()) return;
     const int32_t* const slots = s_.slots + (tile - origin_) * kTile;
-    k_.load(p_.k + offset(), row_bytes(), p_.dim, slots, fresh_rows(tile));
-    v_.load(p_.v + offset(), row_bytes(), p_.dim, slots, fresh_rows(tile));
+    k_.load(p_.k + offset(), row_bytes(), dim(), slots, fresh_rows(tile));
+    v_.load(p_.v + offset(), row_bytes(), dim(), slots, fresh_rows(tile));
   }
   __device__ __forceinline__ void load_next_tile() {
     if constexpr (C::BlockTiles > C::Sets) {
@@ -279,14 +335,14 @@ class GqaWorker : public BlockRows<C> {
     }
   }
   __device__ __forceinline__ bool store_tile(int tile) {
-    if (!p_.vectors) return false;
+    if (!vectors()) return false;
     k_.store(s_.k + set() * kTile * C::Pitch, p_.cache, false, fresh_rows(tile));
     return v_.store(s_.v + set() * kTile * C::Pitch, p_.cache, is_mixed_tile(tile),
                     fresh_rows(tile));
   }
   // All rows, where they cannot be read in pieces.
   __device__ __forceinline__ bool copy_tile(int tile) {
-    if (p_.vectors) return false;
+    if (vectors()) return false;
     T* const k = s_.k + set() * kTile * C::Pitch;
     T* const v = s_.v + set() * kTile * C::Pitch;
     const int32_t* const slots = s_.slots + (tile - origin_) * kTile;
@@ -295,21 +351,12 @@ class GqaWorker : public BlockRows<C> {
   }
   // The fresh ones: where the thread's piece lies in K and V, -1 if it has none.
   __device__ __forceinline__ int64_t find_fresh(int tile) const {
-    if (!p_.vectors || p_.fresh.here) return -1;
+    if (!vectors() || C::Fresh) return -1;
     return Reader::find_left(row_bytes(), p_.dim, s_.slots + (tile - origin_) * kTile,
                              fresh_rows(tile));
   }
   __device__ __forceinline__ bool store_fresh(int tile, Reader& k, Reader& v) {
-    if (!p_.vectors) return false;
-    if constexpr (kTakesFresh) {
-      if (p_.fresh.here) {
-        if (fresh_.plane && this->span_.first_position / kTile == tile) {
-          const bool key = fresh_.plane == p_.fresh.planes.of;
-          fresh_.store((key ? s_.k : s_.v) + set() * kTile * C::Pitch, C::Pitch);
-        }
-        return false;  // all rows of the block see the same positions
-      }
-    }
+    if (!vectors()) return false;
     const int32_t* const slots = s_.slots + (tile - origin_) * kTile;
     const TileRows fresh = fresh_rows(tile);
     k.store_left(p_.k + offset(), row_bytes(), p_.dim, slots, fresh,
@@ -334,11 +381,10 @@ class GqaWorker : public BlockRows<C> {
       if (row < this->count_) {
         const void* const from = p_.q.at(this->token_of(row), this->head_of(row));
         QueryRow<C::Dim> query;
-        query.load(p_.q.type, from, p_.dim, p_.q.vectors);
-        if constexpr (kTakesFresh) {
-          if (p_.fresh.here) query.rotate(angles_.c, angles_.s);
-        }
-        const float scale = query.finish(p_.q.type, p_.fp8, to);
+        const DType type = C::Fresh ? DType::bf16 : p_.q.type;
+        query.load(type, from, dim(), C::Fresh || p_.q.vectors);
+        if constexpr (C::Fresh) query.rotate(angles_.c, angles_.s);
+        const float scale = query.finish(type, (C::Fresh && kFp8) || p_.fp8, to);
         if (threadIdx.x % kWarp == 0) s_.q_scale[row] = scale;
       } else {
         zero_query<C::Dim>(to);
@@ -495,69 +541,6 @@ __global__ void __cluster_dims__(C::Cluster, 1, 1) __launch_bounds__(C::Threads,
     gqa_cluster_kernel(const __grid_constant__ GqaParams p) {
   extern __shared__ __align__(16) uint8_t memory[];
   cluster_rows<GqaWorker<C>, C>(p, *reinterpret_cast<GqaShared<C>*>(memory));
-}
-
-// How the chunk kernel is cut: less where shared memory or registers would not do.
-template <typename T, int Dim>
-struct ChunkShape {
-  static constexpr bool narrow = std::is_same_v<T, float> || Dim > 128;
-  static constexpr int warps = narrow ? 2 : 1;
-  static constexpr int groups = std::is_same_v<T, float> && Dim > 128 ? 2 : narrow ? 4 : 8;
-};
-
-// Whether the split kernel runs in clusters: where single blocks would leave SMs idle.
-inline int split_units(const GqaParams& p) {
-  return p.kv_heads * p.range * p.packs * p.slots;
-}
-inline bool splits_in_clusters(const KernelContext& context, const GqaParams& p) {
-  return split_units(p) <= context.caps.sms * 2;
-}
-
-template <typename T, int Width, int Dim>
-void launch_gqa_split_dim(const KernelContext& context, const GqaParams& p) {
-  const dim3 grid(static_cast<unsigned>(p.kv_heads), static_cast<unsigned>(p.range * p.packs),
-                  static_cast<unsigned>(p.slots));
-  const auto in_clusters = [&]<int Cluster>(std::integral_constant<int, Cluster>) {
-    using C = GqaConfig<T, Width, Dim, 4, 1, Cluster, 2>;
-    static_assert(sizeof(GqaShared<C>) <= 227 * 1024);
-    launch(context, gqa_cluster_kernel<C>, dim3(grid.x * Cluster, grid.y, grid.z), C::Threads,
-           sizeof(GqaShared<C>), p);
-  };
-  // Few units: several blocks each, all of which should find room at once, two on an SM; what a
-  // block prepares before its wait is worth most. Else clusters of four until SMs are full.
-  if constexpr (!std::is_same_v<T, float>) {
-    if (split_units(p) * 8 <= context.caps.sms * 2) {
-      return in_clusters(std::integral_constant<int, 8>{});
-    }
-    if (splits_in_clusters(context, p)) return in_clusters(std::integral_constant<int, 4>{});
-  }
-  using C = GqaConfig<T, Width, Dim, 4, 1, 1>;
-  launch(context, gqa_split_kernel<C>, grid, C::Threads, sizeof(GqaShared<C>), p);
-}
-
-template <typename T, int Width, int Dim>
-void launch_gqa_chunk_dim(const KernelContext& context, const GqaParams& p) {
-  using Shape = ChunkShape<T, Dim>;
-  using C = GqaConfig<T, Width, Dim, Shape::warps, Shape::groups, 0>;
-  static_assert(sizeof(GqaShared<C>) <= 227 * 1024);
-  // The total of the splits lies at the end, and is not needed if there is one.
-  const size_t shared = sizeof(GqaShared<C>) - (p.one_split ? sizeof(MoreShared<C>) : 0);
-  launch(context, gqa_chunk_kernel<C>, dim3(static_cast<unsigned>(p.kv_heads * chunk_items<C>(p))),
-         C::Threads, shared, p);
-}
-
-// The two launches for one T and Width; each pair is compiled in a file of its own.
-template <typename T, int Width>
-void launch_gqa_split(const KernelContext& context, const GqaParams& p) {
-  if (p.dim <= 64) return launch_gqa_split_dim<T, Width, 64>(context, p);
-  if (p.dim <= 128) return launch_gqa_split_dim<T, Width, 128>(context, p);
-  launch_gqa_split_dim<T, Width, 256>(context, p);
-}
-template <typename T, int Width>
-void launch_gqa_chunk(const KernelContext& context, const GqaParams& p) {
-  if (p.dim <= 64) return launch_gqa_chunk_dim<T, Width, 64>(context, p);
-  if (p.dim <= 128) return launch_gqa_chunk_dim<T, Width, 128>(context, p);
-  launch_gqa_chunk_dim<T, Width, 256>(context, p);
 }
 
 }  // namespace octet::cuda

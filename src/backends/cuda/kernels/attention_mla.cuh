@@ -132,7 +132,8 @@ class MlaWorker : public BlockRows<C> {
   }
 
   template <typename Use>
-  __device__ __forceinline__ void for_each_prepared(Use use) {
+  __device__ __forceinline__ void for_each_prepared(Use use, bool) {
+    wait_for_previous();
     // Queries and fresh tokens, all at once.
     constexpr int kQueries = kGroupRows / (C::Threads / kWarp);
     load_fresh();

@@ -78,6 +78,7 @@ struct RowConfig {
   static constexpr int BlockTiles = Cluster == 0 ? kSplitTiles : kSplitTiles / Cluster;
   // Where a chunk keeps the total of the splits before the one in work.
   static constexpr bool TotalInRegisters = ValueTiles <= 8;
+  static constexpr bool OneToken = false;  // the rows of a block are heads of one token
   static_assert(Groups == 1 || Sets == 1);
 };
 
@@ -91,9 +92,13 @@ struct ClusterExchange {
   // Column tiles that all tiles of the split have in a block, whatever the number of blocks at
   // work.
   static constexpr int Parts = C::BlockTiles * (C::Dim / 8 + C::Cluster - 1);
-  alignas(16) float o[Parts][kGroupRows][8];
   float2 max_sum[kSplitTiles][kGroupRows];
   cluster::Mailbox mailbox;
+  // [part, slot, row] of 8: the last, so that a launch of fewer rows needs no more than it uses.
+  alignas(16) float o[Parts * kGroupRows][8];
+  static constexpr size_t unused(int rows) {
+    return sizeof(float[8]) * Parts * static_cast<size_t>(kGroupRows - rows);
+  }
 };
 struct NoMore {};
 template <class C>
@@ -175,10 +180,10 @@ class BlockRows {
     return warp_ * 4 + j_;
   }
   __device__ __forceinline__ int token_of(int row) const {
-    return span_.first_row + (flat_ + row) / r_.by_group;
+    return span_.first_row + token_in_span(row);
   }
   __device__ __forceinline__ int head_of(int row) const {
-    return (kv_head_ - (flat_ + row) / r_.by_group) * r_.group + flat_ + row;
+    return (kv_head_ - token_in_span(row)) * r_.group + flat_ + row;
   }
   __device__ __forceinline__ int64_t part_of(int row, int split) const {
     return r_.part(split % r_.slots, sequence_, kv_head_, flat_ + row);
@@ -205,8 +210,11 @@ class BlockRows {
   }
 
  protected:
+  __device__ __forceinline__ int token_in_span(int row) const {
+    return C::OneToken ? 0 : (flat_ + row) / r_.by_group;
+  }
   __device__ __forceinline__ int position_of(int row) const {
-    return span_.first_position + (flat_ + row) / r_.by_group;
+    return span_.first_position + token_in_span(row);
   }
   // Positions [first_position, end_position) are seen by some row of the block.
   __device__ __forceinline__ int first_position() const {
@@ -217,6 +225,7 @@ class BlockRows {
   }
   // Rows of the block see different ones of the positions [from, to).
   __device__ __forceinline__ bool is_mixed(int from, int to) const {
+    if (C::OneToken) return false;
     return first_ + 1 < to || visible_begin(last_, r_.window) > from;
   }
   __device__ __forceinline__ bool group_sees(int start) const {
