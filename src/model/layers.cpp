@@ -150,11 +150,13 @@ ops::Activation run_silu(const LayerContext& c, const ops::GatedMlp& mlp, const 
 
 void run_dense(const LayerContext& c, const ops::GatedMlp& mlp, const LayerNorms& norms,
                ops::ResidualStream& stream) {
-  const GateUp both = take_gate_up(c, mlp, stream.sum.rows());
-  const ops::Linear* const weights[] = {&mlp.gate, &mlp.up};
-  const Tensor results[] = {both.gate, both.up};
-  run_norm_linears(c, norms.own, stream, weights, results);
-  c.exec.ops.linear_to_stream(run_silu(c, mlp, both), mlp.down, stream, norms.next);
+  const int64_t rows = stream.sum.rows();
+  const ops::Linear* const first[] = {&mlp.gate, &mlp.up};
+  const ops::Linear* const second[] = {&mlp.down};
+  const GateUp both = take_gate_up(c, mlp, rows);
+  const ops::MlpRoom room{take_activation(c, rows, stream.sum.cols(), first), both.gate, both.up,
+                          take_activation(c, rows, mlp.gate.out, second)};
+  c.exec.ops.norm_mlp_to_stream(stream, norms.own, mlp, room, norms.next);
 }
 
 // The experts that every token goes to.

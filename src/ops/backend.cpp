@@ -65,4 +65,13 @@ void Backend::linear_to_stream(const Activation& x, const Linear& w, ResidualStr
   stream.delta = stream.room;
 }
 
+void Backend::norm_mlp_to_stream(ResidualStream& stream, const NormWeight& norm,
+                                 const GatedMlp& mlp, const MlpRoom& room, const NormWeight& next) {
+  const Linear* const weights[] = {&mlp.gate, &mlp.up};
+  const Tensor results[] = {room.gate, room.up};
+  norm_linear_group(stream, norm, room.normed, weights, results);
+  silu_mul(room.gate, room.up, room.hidden);
+  linear_to_stream(room.hidden, mlp.down, stream, next);
+}
+
 }  // namespace octet::ops

@@ -118,6 +118,11 @@ class Backend {
   // that reads the stream next, `next`.
   virtual void linear_to_stream(const Activation& x, const Linear& w, ResidualStream& stream,
                                 const NormWeight& next);
+  // A gated MLP of the norm of a residual stream, added to the stream: norm_linear_group of gate
+  // and up, silu_mul, and linear_to_stream of down, by default. What `room` holds afterwards is
+  // nobody's to read.
+  virtual void norm_mlp_to_stream(ResidualStream& stream, const NormWeight& norm,
+                                  const GatedMlp& mlp, const MlpRoom& room, const NormWeight& next);
   // Logits: out f32 [n, vocab] = x [n, hidden] · Wᵀ, weights 16-bit, accumulated in FP32.
   virtual void head_linear(const Tensor& x, const Linear& w, const Tensor& out) = 0;
 

@@ -131,6 +131,12 @@ struct Routing {
 struct GatedMlp {
   Linear gate, up, down;
 };
+// Memory for what lies between its parts, for T rows of the input's norm.
+struct MlpRoom {
+  Activation normed;  // [T, hidden]
+  Tensor gate, up;    // [T, intermediate]
+  Activation hidden;  // [T, intermediate]: silu(gate) ⊙ up, as down wants it
+};
 
 // How one row of logits becomes a token. Ops read it on the device, as these bytes.
 struct SampleRow {

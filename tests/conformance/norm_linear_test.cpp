@@ -1,5 +1,6 @@
-// norm_linear_group and linear_to_stream against their parts: the same stream, and outputs that
-// differ by what another order of summation and a code on the other side of a rounding may do.
+// norm_linear_group, linear_to_stream and norm_mlp_to_stream against their parts: the same stream,
+// and outputs that differ by what another order of summation and a code on the other side of a
+// rounding may do.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -168,6 +169,82 @@ TEST(LinearToStream, EqualsItsParts) {
   from({1, 512, {64, 64}, kTensor, kTensor}, 256);
   from({1, 512, {64, 64}, kRow, kRow, true, false, DType::bf16}, 256);
   from({1, 512, {64, 64}, kRow, std::nullopt}, 256);
+}
+
+struct MlpCase {
+  int64_t m, k, n;  // rows, hidden and intermediate columns
+  QuantFormat weight = kRow;
+  std::optional<QuantFormat> input = kRow;
+  bool measured = true, calibrated = false;
+  std::string name() const {
+    return fmt::format("m={} k={} n={} w={} x={}{}{}", m, k, n, octet::to_string(weight),
+                       input ? octet::to_string(*input) : "bf16", measured ? "" : " not measured",
+                       calibrated ? " calibrated" : "");
+  }
+};
+
+// The parts round what down reads to BF16, as a backend does that makes it where gate and up are
+// summed: then not a bit may differ.
+void run_mlp(const MlpCase& c) {
+  for_each_backend_and_fastest([&](ops::Backend& backend, const std::string& name) {
+    Rig rig(backend);
+    const ops::NormWeight own{rig.put(DType::f32, {c.k}, random_values(71, c.k)), 1e-5f};
+    const ops::NormWeight next{rig.put(DType::f32, {c.k}, random_values(72, c.k)), 1e-5f};
+    const auto linear = [&](uint64_t seed, int64_t out, int64_t in) {
+      ops::Linear w;
+      w.out = out;
+      w.in = in;
+      w.quant = rig.put(quantized(c.weight, out, in, random_values(seed, out * in, 0.25f)));
+      w.input = c.input;
+      w.bias = rig.put(DType::bf16, {out}, random_values(seed + 1, out));
+      if (c.calibrated) {
+        w.when = InputScale::calibrated;
+        w.input_scale = rig.put(DType::f32, {1}, {0.0625f});
+      }
+      return w;
+    };
+    const ops::Linear before = linear(80, c.k, 256);
+    const ops::GatedMlp mlp{linear(82, c.n, c.k), linear(84, c.n, c.k), linear(86, c.k, c.n)};
+    const auto run = [&](const auto& norm_mlp_to_stream) {
+      const Shape shape{c.m, c.k};
+      ops::ResidualStream stream{
+          .sum = rig.put(DType::bf16, shape, random_values(73, c.m * c.k)),
+          .spare = rig.make(DType::bf16, shape),
+          .room = rig.make(DType::bf16, shape),
+          .moments = rig.make(DType::f32, {c.m, c.k / ops::kMomentColumns, 2})};
+      if (c.measured) {
+        const Tensor input = rig.put(DType::bf16, {c.m, 256}, random_values(74, c.m * 256));
+        backend.linear_to_stream(ops::Activation(input), before, stream, own);
+      }
+      ops::MlpRoom room{.normed = rig.make(DType::bf16, shape),
+                        .gate = rig.make(DType::bf16, {c.m, c.n}),
+                        .up = rig.make(DType::bf16, {c.m, c.n}),
+                        .hidden = rig.make(DType::bf16, {c.m, c.n})};
+      if (c.input && !c.calibrated) room.normed.quant = rig.make(*c.input, c.m, c.k);
+      norm_mlp_to_stream(stream, own, mlp, room, next);
+      if (stream.delta) backend.add(stream.sum, stream.delta, stream.sum);
+      return rig.get(stream.sum);
+    };
+    const Floats fused = run([&](auto&&... args) { backend.norm_mlp_to_stream(args...); });
+    const Floats parts =
+        run([&](auto&&... args) { backend.ops::Backend::norm_mlp_to_stream(args...); });
+    report("norm_mlp_to_stream", name, c.name(), same(fused == parts));
+  });
+}
+
+TEST(NormMlpToStream, EqualsItsParts) {
+  for (const int64_t m : {1, 2, 3, 4, 5}) {
+    for (const int64_t n : {256, 768, 2304}) run_mlp({m, 512, n});
+    run_mlp({m, 256, 272});  // no multiple of 256
+  }
+  run_mlp({1, 4096, 14336});
+  run_mlp({2, 4096, 2560});
+  run_mlp({4, 2048, 8192});
+  run_mlp({.m = 1, .k = 512, .n = 512, .measured = false});
+  run_mlp({.m = 2, .k = 512, .n = 512, .input = kTensor, .calibrated = true});
+  run_mlp({.m = 1, .k = 512, .n = 512, .weight = kTensor, .input = kTensor});
+  run_mlp({.m = 1, .k = 512, .n = 512, .weight = kBlock, .input = kGroup});
+  run_mlp({.m = 1, .k = 512, .n = 512, .input = std::nullopt});
 }
 
 }  // namespace

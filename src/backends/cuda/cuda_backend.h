@@ -58,6 +58,9 @@ class CudaBackend final : public ops::Backend {
                          std::span<const Tensor> outs) override;
   void linear_to_stream(const ops::Activation& x, const ops::Linear& w, ops::ResidualStream& stream,
                         const ops::NormWeight& next) override;
+  void norm_mlp_to_stream(ops::ResidualStream& stream, const ops::NormWeight& norm,
+                          const ops::GatedMlp& mlp, const ops::MlpRoom& room,
+                          const ops::NormWeight& next) override;
   void head_linear(const Tensor& x, const ops::Linear& w, const Tensor& out) override;
   void kv_write(const Tensor& k, const Tensor& v, const ops::GqaCache& cache,
                 const ops::Batch& batch) override;

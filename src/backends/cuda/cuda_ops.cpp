@@ -113,6 +113,36 @@ void CudaBackend::linear_to_stream(const ops::Activation& x, const ops::Linear& 
   Backend::linear_to_stream(x, w, stream, next);
 }
 
+// Two launches, if both multiply codes: what lies between gate and up and down is made where the
+// first has its sums, and the second finds its scale by the absmax that come with it.
+void CudaBackend::norm_mlp_to_stream(ops::ResidualStream& stream, const ops::NormWeight& norm,
+                                     const ops::GatedMlp& mlp, const ops::MlpRoom& room,
+                                     const ops::NormWeight& next) {
+  const ops::Linear* const ws[] = {&mlp.gate, &mlp.up};
+  const Tensor outs[] = {room.gate, room.up};
+  const int64_t rows = stream.sum.rows();
+  const ThinHidden hidden{room.gate,
+                          Tensor(room.up.data, DType::bf16, {rows, mlp.gate.out / kGatedColumns})};
+  const auto by_codes = [](const Launch& launch) {
+    return thin_products(launch.row->name) == ThinProducts::codes;
+  };
+  ops::ResidualStream after = stream;
+  after.delta = {};
+  if (takes_gated(context_, stream, norm, mlp.gate, mlp.up, hidden) &&
+      takes_stream(context_, mlp.down, after, next)) {
+    const DType type = stream.sum.type;
+    const ops::Linear* const down = &mlp.down;
+    const Launch first = next_launch(rows, type, ws, outs);
+    if (first.count == 2 && by_codes(first) &&
+        by_codes(next_launch(rows, type, {&down, 1}, {&stream.sum, 1}))) {
+      norm_gated_thin(context_, stream, norm, mlp.gate, mlp.up, hidden);
+      return linear_thin_to_stream(context_, ThinProducts::codes, hidden.rows, mlp.down, stream,
+                                   next, hidden.peaks);
+    }
+  }
+  Backend::norm_mlp_to_stream(stream, norm, mlp, room, next);
+}
+
 void CudaBackend::head_linear(const Tensor& x, const ops::Linear& w, const Tensor& out) {
   const ops::Linear* const one = &w;
   const LinearRow& row = row_for(head_rows(), ops::describe("head_linear", w, x.rows(), x.type));

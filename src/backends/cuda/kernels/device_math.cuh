@@ -198,6 +198,18 @@ __device__ __forceinline__ float choose_scale_device(float absmax, const QuantFo
   return choose_scale(absmax, format);
 }
 
+// x / (1 + e^-x), at most 10 units in the last place off; -Inf gives NaN as on the CPU. e^-|x| is
+// 2^t for t = -|x| log2(e) in two parts: ex2 alone would lose |x| units to the rounding of t.
+__device__ __forceinline__ float silu(float x) {
+  constexpr float log2e = 0x1.715476p0f, log2e_low = 0x1.4ae0cp-26f, ln2 = 0x1.62e43p-1f;
+  const float a = fminf(fabsf(x), 150.0f);
+  const float t = -a * log2e;
+  const float rest = fmaf(-a, log2e, -t) - a * log2e_low;
+  float e = exp2f(t);
+  e = fmaf(e, rest * ln2, e);
+  return x * __fdividef(x < 0.0f ? e : 1.0f, 1.0f + e);
+}
+
 // --- dispatch on the host ------------------------------------------------------------------------
 
 inline bool is_float_type(DType type) {

@@ -20,12 +20,10 @@ struct OutputConstants {
   float scale = 1.0f, bias = 0.0f;
 };
 
-// Those of row `row` of a tile of `height` outputs; the defaults behind the last output.
+// Those of output n of a weight; the defaults behind the last output.
 template <typename Args>
-__device__ __forceinline__ OutputConstants output_constants(const Args& a, int tile, int row,
-                                                            int height) {
-  const auto& w = a.matrix[matrix_of(a, tile)];
-  const int n = (tile - w.first_tile) * height + row;
+__device__ __forceinline__ OutputConstants output_constants(const Args& a, int matrix, int n) {
+  const auto& w = a.matrix[matrix];
   OutputConstants constants;
   if (n >= w.n) return constants;
   if (w.scale && !a.w_blocked) {

@@ -14,8 +14,9 @@ constexpr int kMostSplit = 8;  // the largest cluster that every GPU of this kin
 // 160 KiB no better.
 constexpr int kRingBytes = 96 * 1024;
 // Of q, k and v, where they are few tiles: attention, which comes next, begins beside them if there
-// is room. What multiplies codes has less to keep beside its ring.
-constexpr int kFewTilesRingBytes = 52 * 1024, kFewTilesCodesRingBytes = 68 * 1024;
+// is room, in shared memory and in registers. So those that multiply codes are one block an SM.
+constexpr int kFewTilesRingBytes = 52 * 1024, kFewTilesCodesRingBytes = 128 * 1024;
+constexpr int kFewTilesOfSm = 4;  // at most, with which they are few
 constexpr int kLeastRingBytes = 48 * 1024;
 // Of them, while the kernel before may still run: what drains its ring faster has less use for
 // more.
@@ -110,6 +111,13 @@ void set_matrices(Plan& plan, const ops::Activation& x, std::span<const ops::Lin
   a.bias_f16 = bias && bias->type == DType::f16;
 }
 
+// Tiles of gate and up together, whose silu(gate) · up is the output.
+void set_gated(ThinArgs& a, const ThinHidden& out) {
+  a.gated_peaks = out.peaks.as<__nv_bfloat16>();
+  a.matrix[1].first_tile = 0;
+  a.tiles = a.matrix[0].n / kGatedColumns;
+}
+
 // x in the form that it is multiplied in, or as it is, to be quantized in the kernel.
 void set_input(Plan& plan, const ops::Activation& x, const ops::Linear& w) {
   ThinArgs& a = plan.args;
@@ -153,6 +161,8 @@ bool set_shape(Plan& plan, const DeviceCaps& caps, int plan_m, const ThinTuning&
                : plan.by_codes()        ? kThinCodesBlocks
                                         : thin_blocks_per_sm(plan_m);
   int x_bytes = 0, x_scales = 0, sums = 0, alone = 0;
+  const bool few = plan.by_codes() && a.norm && a.tiles <= kFewTilesOfSm * caps.sms;
+  if (few && tuning.blocks_per_sm == 0) blocks = 1;
   // What m rows of x and `split` slices leave of shared memory, in stages.
   const auto lay_out = [&](int m, int split) {
     a.split = split;
@@ -180,21 +190,28 @@ bool set_shape(Plan& plan, const DeviceCaps& caps, int plan_m, const ThinTuning&
     if (split == kMostSplit || a.norm || !(cramped() || idle())) break;
   }
   lay_out(a.m, tuning.split > 0 ? tuning.split : a.split);
-  const bool few = a.norm && a.split == 1 && a.tiles <= 2 * caps.sms * blocks;
-  const int few_ring = plan.by_codes() ? kFewTilesCodesRingBytes : kFewTilesRingBytes;
-  const int ring = few ? few_ring : kRingBytes;
+  const bool few_widened =
+      !plan.by_codes() && a.norm && a.split == 1 && a.tiles <= 2 * caps.sms * blocks;
+  const int ring = few ? kFewTilesCodesRingBytes : few_widened ? kFewTilesRingBytes : kRingBytes;
   const int flying = (plan.by_codes() ? kFlyingCodesBytes : kFlyingBytes) / blocks;
   a.stages = std::min(tuning.stages > 0 ? tuning.stages : std::max(2, ring / stage), alone);
-  if (a.stages < 2) return false;
-  a.flying = tuning.flying > 0 ? tuning.flying : std::max(2, flying / stage);
-  a.flying = std::min(a.flying, a.stages);
-
   // The parts of an H200 that clusters must lie in have 16 or 18 SMs.
   const int usable = a.split >= 4 ? caps.sms / 16 * 16 : caps.sms;
   const int clusters = std::max(1, usable * blocks / a.split);
   a.tiles_each = ceil_div(a.tiles, clusters);
+  // No more than there is to read.
+  if (a.tiles_each < kLeastTilesToTake) {
+    a.stages = std::min(a.stages, std::max(2, a.tiles_each * ceil_div(a.slice_units, warps)));
+  }
+  if (a.stages < 2) return false;
+  a.flying = tuning.flying > 0 ? tuning.flying : std::max(2, flying / stage);
+  a.flying = std::min(a.flying, a.stages);
+
   a.blocks = std::min(a.tiles, clusters);
   a.tile_step = a.split > 1 ? 1 : a.blocks;
+  const int last = a.split > 1 ? 0 : a.tiles % a.blocks;
+  a.last_round = a.tiles - last;
+  a.last_spread = ceil_div(last << kLastSpreadBits, a.blocks);
 
   a.ring_scales_at = a.stages * stage;
   a.x_at = a.ring_scales_at + a.stages * stage_scales;
@@ -342,6 +359,16 @@ ops::Activation thin_input(const KernelContext& context, size_t& offset, const o
   return input;
 }
 
+ThinTask task_of(const ThinArgs& a) {
+  if (a.split > 1) return ThinTask::any;
+  if (a.gated_peaks) return ThinTask::norm_gated;
+  if (a.moments) return ThinTask::norm;
+  if (a.norm) return ThinTask::any;
+  if (a.x_peaks) return ThinTask::hidden;
+  // A rehearsal frees no stage, so the ring must have room for a tile.
+  return a.held && a.stages * a.warps >= a.slice_units ? ThinTask::held : ThinTask::any;
+}
+
 ThinKernel kernel_of(const Plan& plan, int plan_m) {
   switch (plan.form) {
     case ThinForm::bf16:
@@ -351,16 +378,17 @@ ThinKernel kernel_of(const Plan& plan, int plan_m) {
     case ThinForm::e4m3_halves:
       return thin_kernel_e4m3_halves(plan.blocked());
     case ThinForm::e4m3_wgmma:
-      return thin_kernel_e4m3_wgmma(plan.args.m);
+      return thin_kernel_e4m3_wgmma(task_of(plan.args), plan.args.m);
     default:
       return thin_kernel_e4m3_bf16(plan.blocked(), plan_m);
   }
 }
 
-// Where outputs are added, if they are.
+// Where outputs are added, if they are, and the absmax of parts of the input, if they are known.
 struct StreamOutput {
   const ops::ResidualStream& stream;
   const ops::NormWeight& next;
+  const Tensor& x_peaks;
 };
 
 void set_stream(ThinArgs& a, const ops::ResidualStream& stream, const ops::NormWeight& next) {
@@ -401,6 +429,9 @@ void run_thin(const KernelContext& context, ThinProducts products, const ops::Ac
   }
   if (!set_shape(plan, context.caps, plan_m, tuning)) {
     refuse("the input does not fit in shared memory", x, w, outs[0]);
+  }
+  if (to && to->x_peaks && plan.by_codes() && a.quantize && a.split == 1 && !a.x_blocked) {
+    a.x_peaks = to->x_peaks.as<const __nv_bfloat16>();
   }
   a.held = (plan.form == ThinForm::e4m3_halves || plan.by_codes()) && a.quantize && a.split == 1 &&
            holds(a.m, a.k);
@@ -452,12 +483,13 @@ bool takes_stream(const KernelContext& context, const ops::Linear& w,
 
 void linear_thin_to_stream(const KernelContext& context, ThinProducts products,
                            const ops::Activation& x, const ops::Linear& w,
-                           ops::ResidualStream& stream, const ops::NormWeight& next) {
+                           ops::ResidualStream& stream, const ops::NormWeight& next,
+                           const Tensor& x_peaks) {
   if (!takes_stream(context, w, stream, next)) {
     refuse("does not add to this stream", x, w, stream.sum);
   }
   const ops::Linear* const one = &w;
-  const StreamOutput to{stream, next};
+  const StreamOutput to{stream, next, x_peaks};
   run_thin(context, products, x, {&one, 1}, {&stream.sum, 1}, {}, &to);
   stream.measured = next.weight.data;
 }
@@ -480,9 +512,11 @@ bool takes_norm(const KernelContext& context, const ops::ResidualStream& stream,
          outs.size() == ws.size();
 }
 
-void norm_linear_thin(const KernelContext& context, ThinProducts products,
-                      ops::ResidualStream& stream, const ops::NormWeight& norm,
-                      std::span<const ops::Linear* const> ws, std::span<const Tensor> outs) {
+namespace {
+
+void run_norm(const KernelContext& context, ThinProducts products, ops::ResidualStream& stream,
+              const ops::NormWeight& norm, std::span<const ops::Linear* const> ws,
+              std::span<const Tensor> outs, const ThinHidden* gated) {
   const ops::Linear& w = *ws[0];
   const ops::Activation x = stream.sum;
   const Tensor& sum = stream.spare;
@@ -501,6 +535,7 @@ void norm_linear_thin(const KernelContext& context, ThinProducts products,
   ThinArgs& a = plan.args;
   a.m = static_cast<int>(stream.sum.rows());
   set_matrices(plan, x, ws, outs);
+  if (gated) set_gated(a, *gated);
   set_input(plan, x, w);
   a.norm = true;
   a.norm_weight = norm.weight.as<const float>();
@@ -523,6 +558,36 @@ void norm_linear_thin(const KernelContext& context, ThinProducts products,
   if (stream.delta) std::swap(stream.sum, stream.spare);
   stream.delta = {};
   stream.measured = nullptr;
+}
+
+}  // namespace
+
+void norm_linear_thin(const KernelContext& context, ThinProducts products,
+                      ops::ResidualStream& stream, const ops::NormWeight& norm,
+                      std::span<const ops::Linear* const> ws, std::span<const Tensor> outs) {
+  run_norm(context, products, stream, norm, ws, outs, nullptr);
+}
+
+bool takes_gated(const KernelContext& context, const ops::ResidualStream& stream,
+                 const ops::NormWeight& norm, const ops::Linear& gate, const ops::Linear& up,
+                 const ThinHidden& out) {
+  const ops::Linear* const ws[] = {&gate, &up};
+  const Tensor outs[] = {out.rows, out.rows};
+  const int64_t m = stream.sum.rows();
+  return takes_norm(context, stream, norm, ws, outs) && is_measured(stream, norm) &&
+         m <= kThinCodesRows && gate.out == up.out && gate.out % (2 * kThinUnit) == 0 &&
+         plain_rows(out.rows, m, gate.out);
+}
+
+void norm_gated_thin(const KernelContext& context, ops::ResidualStream& stream,
+                     const ops::NormWeight& norm, const ops::Linear& gate, const ops::Linear& up,
+                     const ThinHidden& out) {
+  const ops::Linear* const ws[] = {&gate, &up};
+  const Tensor outs[] = {out.rows, out.rows};
+  if (!takes_gated(context, stream, norm, gate, up, out)) {
+    refuse("does not make hidden rows of this", stream.sum, gate, out.rows);
+  }
+  run_norm(context, ThinProducts::codes, stream, norm, ws, outs, &out);
 }
 
 std::span<const LinearRow> thin_rows() {

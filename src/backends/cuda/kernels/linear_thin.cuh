@@ -111,13 +111,56 @@ __device__ __forceinline__ void multiply_unit(float (&acc)[Columns][2][4], const
   }
 }
 
+// What a kernel is compiled for.
+template <ThinForm Form_, bool Blocked_, int Columns_, int Warps_, ThinTask Task_>
+struct Config {
+  static constexpr ThinForm Form = Form_;
+  static constexpr bool Blocked = Blocked_;  // W or x has a scale for each 128 of k
+  static constexpr int Columns = Columns_;   // of eight rows of x, or by codes rows
+  static constexpr int Warps = Warps_;       // that multiply
+  static constexpr ThinTask Task = Task_;
+  // E4M3 weights and inputs, and few rows: what a kernel may quantize by itself, and whose outputs
+  // it may add to a stream.
+  static constexpr bool FewRows =
+      Form == ThinForm::e4m3_wgmma ||
+      ((Form == ThinForm::e4m3 || Form == ThinForm::e4m3_halves) && Columns == 1);
+  static constexpr bool Any = Task == ThinTask::any, Gated = Task == ThinTask::norm_gated;
+  // Its blocks begin long before x is there, and so go through all of it in vain first.
+  static constexpr bool Rehearses = Task == ThinTask::held;
+  static constexpr bool ToStream = FewRows && Task != ThinTask::norm && !Gated;  // perhaps
+  static_assert(Any || Form == ThinForm::e4m3_wgmma);
+
+  __device__ __forceinline__ static int split(const ThinArgs& a) { return Any ? a.split : 1; }
+};
+static_assert(kThinCodesRows <= kThinQuantizedRows);
+
+// Whose output the row of a tile is. An index, not a reference: through one, a kernel's parameters
+// would be read as if they lay in memory.
+struct TileRow {
+  int matrix, n;
+};
+template <class C>
+__device__ __forceinline__ TileRow row_of_tile(const ThinArgs& a, int tile, int row) {
+  if constexpr (C::Gated) {
+    return {row / kGatedColumns, tile * kGatedColumns + row % kGatedColumns};
+  }
+  const int matrix = matrix_of(a, tile);
+  return {matrix, (tile - a.matrix[matrix].first_tile) * kThinTile + row};
+}
+
+__device__ __forceinline__ float output_of(float sum, const OutputConstants& constants,
+                                           float x_scale) {
+  return __fadd_rn(__fmul_rn(__fmul_rn(sum, constants.scale), x_scale), constants.bias);
+}
+
 // out[m, n of (tile, row)] = sum · scales + bias.
+template <class C>
 __device__ __forceinline__ void store_output(const ThinArgs& a, int tile, int row, int m, float sum,
                                              const OutputConstants& constants, float x_scale) {
-  const ThinMatrix& w = a.matrix[matrix_of(a, tile)];
-  const int n = (tile - w.first_tile) * kThinTile + row;
+  const auto [matrix, n] = row_of_tile<C>(a, tile, row);
+  const ThinMatrix& w = a.matrix[matrix];
   if (n >= w.n) return;
-  const float y = __fadd_rn(__fmul_rn(__fmul_rn(sum, constants.scale), x_scale), constants.bias);
+  const float y = output_of(sum, constants, x_scale);
   const int64_t at = m * w.out_stride + n;
   if (a.out_bf16) {
     static_cast<__nv_bfloat16*>(w.out)[at] = __float2bfloat16_rn(y);
@@ -126,16 +169,9 @@ __device__ __forceinline__ void store_output(const ThinArgs& a, int tile, int ro
   }
 }
 
-// Of E4M3 weights and inputs, and few rows: what a kernel may quantize by itself, and whose outputs
-// it may add to a stream.
-template <ThinForm F, int Columns>
-inline constexpr bool kFewRows = F == ThinForm::e4m3_wgmma ||
-                                 ((F == ThinForm::e4m3 || F == ThinForm::e4m3_halves) &&
-                                  Columns == 1);
-static_assert(kThinCodesRows <= kThinQuantizedRows);
-template <ThinForm F, int Columns>
+template <class C>
 __device__ __forceinline__ bool to_stream(const ThinArgs& a) {
-  return kFewRows<F, Columns> && a.stream;
+  return C::ToStream && a.stream;
 }
 
 // What an output needs beside its sum, and does not depend on the kernel before: also the weight of
@@ -144,10 +180,11 @@ struct TileConstants {
   OutputConstants output;
   float norm_weight = 0.0f;
 };
-template <ThinForm F, int Columns>
+template <class C>
 __device__ __forceinline__ TileConstants tile_constants(const ThinArgs& a, int tile, int row) {
-  TileConstants constants{output_constants(a, tile, row, kThinTile)};
-  if (to_stream<F, Columns>(a)) constants.norm_weight = a.stream_norm[tile * kThinTile + row];
+  const auto [matrix, n] = row_of_tile<C>(a, tile, row);
+  TileConstants constants{output_constants(a, matrix, n)};
+  if (to_stream<C>(a)) constants.norm_weight = a.stream_norm[tile * kThinTile + row];
   return constants;
 }
 // What it is added to.
@@ -161,12 +198,10 @@ __device__ __forceinline__ float residual_of(const ThinArgs& a, int tile, int ro
 // neighbouring lanes have the rows of a tile; `lanes`: those of the warp that call.
 __device__ __forceinline__ void add_output(const ThinArgs& a, int tile, int row, int m, float sum,
                                            const TileConstants& constants, float x_scale,
-                                           float residual, uint32_t lanes) {
-  const float y =
-      __fadd_rn(__fmul_rn(__fmul_rn(sum, constants.output.scale), x_scale), constants.output.bias);
-  const __nv_bfloat16 rounded = __float2bfloat16_rn(y);
+                                           float residual, uint32_t lanes, bool rehearsal) {
+  const __nv_bfloat16 rounded = __float2bfloat16_rn(output_of(sum, constants.output, x_scale));
   const __nv_bfloat16 added = __float2bfloat16_rn(residual + to_float(rounded));
-  a.stream[int64_t{m} * a.matrix[0].n + tile * kThinTile + row] = added;
+  if (!rehearsal) a.stream[int64_t{m} * a.matrix[0].n + tile * kThinTile + row] = added;
   const float value = to_float(added);
   float squares = value * value;
   uint32_t peak = finite_magnitude(value * constants.norm_weight);
@@ -175,10 +210,29 @@ __device__ __forceinline__ void add_output(const ThinArgs& a, int tile, int row,
     squares += __shfl_xor_sync(lanes, squares, apart);
     peak = max(peak, __shfl_xor_sync(lanes, peak, apart));
   }
-  if (row == 0) {
+  if (row == 0 && !rehearsal) {
     reinterpret_cast<float2*>(a.stream_moments)[m * a.tiles + tile] = {squares,
                                                                        __uint_as_float(peak)};
   }
+}
+// out[m, column] = silu(gate) · up of a tile of both, which eight lanes each have the rows of, and
+// the absmax of its columns. Rounded to BF16 where the linears, and silu_mul, would.
+__device__ __forceinline__ void store_gated(const ThinArgs& a, int tile, int row, int m, float sum,
+                                            const OutputConstants& constants, float x_scale,
+                                            uint32_t lanes) {
+  const float y = to_float(__float2bfloat16_rn(output_of(sum, constants, x_scale)));
+  const float up = __shfl_xor_sync(lanes, y, kGatedColumns);
+  const __nv_bfloat16 hidden = __float2bfloat16_rn(silu(y) * up);
+  uint32_t peak = finite_magnitude(to_float(hidden));
+#pragma unroll
+  for (int apart = 1; apart < kGatedColumns; apart *= 2) {
+    peak = max(peak, __shfl_xor_sync(lanes, peak, apart));
+  }
+  const ThinMatrix& w = a.matrix[0];
+  if (row < kGatedColumns) {
+    static_cast<__nv_bfloat16*>(w.out)[m * w.out_stride + tile * kGatedColumns + row] = hidden;
+  }
+  if (row == 0) a.gated_peaks[m * a.tiles + tile] = __float2bfloat16_rn(__uint_as_float(peak));
 }
 // The lanes of a warp that handle an element of `count`, a multiple of sixteen, if this one has
 // element i of a run that its warp shares in order.
@@ -191,22 +245,27 @@ __device__ __forceinline__ uint32_t lanes_of(int i, int count) {
 // One warp: brings W, and the scales of its blocks, into the ring. It fills the ring with no more
 // than `flying` stages on their way: what memory does not need to be busy would stand in the way of
 // what the kernel before reads.
-template <ThinForm F, bool Blocked, int Warps>
-__device__ __forceinline__ void produce(const ThinArgs& a, const Slice& slice, int tile, int end,
+template <class C>
+__device__ __forceinline__ void produce(const ThinArgs& a, const Slice& slice, const Share& share,
                                         uint8_t* shared, uint64_t* full, uint64_t* empty) {
-  constexpr int pitch = Warps * kThinUnit + (F == ThinForm::e4m3_wgmma ? 0 : kThinRowPad);
+  constexpr int Warps = C::Warps;
+  constexpr bool Blocked = C::Blocked;
+  constexpr int pitch = Warps * kThinUnit + (C::Form == ThinForm::e4m3_wgmma ? 0 : kThinRowPad);
   const uint64_t policy = evict_first_policy();
   auto* const tile_ids = reinterpret_cast<int*>(shared + a.tile_ids_at);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   RingPosition ring, arrived;
-  int filled = 0;
-  while (tile < end) {
-    int following = tile + a.tile_step;
+  int filled = 0, tile = share.first;
+  while (tile < share.end) {
+    int following = share.after(a, tile);
     if (a.next && lane == 0) {
       following = static_cast<int>(gridDim.x) + atomicAdd(a.next, 1);  // back by the tile's end
     }
-    const ThinMatrix& w = a.matrix[matrix_of(a, tile)];
-    const int first = (tile - w.first_tile) * kThinTile, rows = min(kThinTile, w.n - first);
+    // Of gate and up, eight rows each.
+    constexpr int height = C::Gated ? kGatedColumns : kThinTile;
+    const ThinMatrix& w = a.matrix[C::Gated ? 0 : matrix_of(a, tile)];
+    const int first = (tile - w.first_tile) * height;
+    const int rows = C::Gated ? kThinTile : min(kThinTile, w.n - first);
     const uint8_t* const from =
         w.weight + first * w.weight_stride + int64_t{slice.first} * kThinUnit;
     for (int unit = 0; unit < slice.count; unit += Warps) {
@@ -236,12 +295,15 @@ __device__ __forceinline__ void produce(const ThinArgs& a, const Slice& slice, i
         tile_ids[ring.slot] = tile;
         arrive_and_expect(&full[ring.slot], static_cast<uint32_t>(rows * bytes));
         uint8_t* to = shared + ring.slot * (kThinTile * pitch);
-        const uint8_t* row = from + at;
-        for (int i = 0; i < rows; ++i) {
-          bulk_copy(to, row, static_cast<uint32_t>(bytes), &full[ring.slot], policy);
-          to += pitch;
-          row += w.weight_stride;
-        }
+        const auto copy = [&](const uint8_t* row, int count) {
+          for (int i = 0; i < count; ++i) {
+            bulk_copy(to, row, static_cast<uint32_t>(bytes), &full[ring.slot], policy);
+            to += pitch;
+            row += w.weight_stride;
+          }
+        };
+        copy(from + at, min(rows, height));
+        if constexpr (C::Gated) copy(from + at + (a.matrix[1].weight - w.weight), height);
       }
       __syncwarp();
       ring.advance(a.stages);
@@ -262,10 +324,13 @@ __device__ __forceinline__ void produce(const ThinArgs& a, const Slice& slice, i
 }
 
 // Multiplies a tile with x: `sums` [Warps, m, 16] are the warps' parts of it.
-template <ThinForm F, bool Blocked, int Columns, int Warps>
+template <class C>
 __device__ __forceinline__ void multiply_tile(const ThinArgs& a, const Slice& slice,
                                               uint8_t* shared, uint64_t* full, uint64_t* empty,
                                               RingPosition& ring, float* sums) {
+  constexpr ThinForm F = C::Form;
+  constexpr int Columns = C::Columns, Warps = C::Warps;
+  constexpr bool Blocked = C::Blocked;
   constexpr int pitch = Warps * kThinUnit + kThinRowPad;
   const int tid = static_cast<int>(threadIdx.x), lane = tid % kWarp, warp = tid / kWarp;
   const int g = lane / 4, t = lane % 4;
@@ -328,41 +393,43 @@ __device__ __forceinline__ void multiply_tile(const ThinArgs& a, const Slice& sl
 }
 
 // Multiplies tiles with x and writes outputs, or this block's part of them: those that the producer
-// names or, where there are no counters, every tile_step-th of [tile, end). `constants`: of the
-// first tile.
-template <ThinForm F, bool Blocked, int Columns, int Warps>
-__device__ __forceinline__ void consume(const ThinArgs& a, const Slice& slice, int tile, int end,
+// names or, where there are no counters, those of `share`. `constants`: of the first tile. A
+// rehearsal multiplies the first tile, and leaves the ring and all outputs as they are.
+template <class C>
+__device__ __forceinline__ void consume(const ThinArgs& a, const Slice& slice, const Share& share,
                                         int rank, TileConstants constants, uint8_t* shared,
-                                        uint64_t* full, uint64_t* empty) {
-  constexpr int threads = Warps * kWarp, parts = F == ThinForm::e4m3_wgmma ? 1 : Warps;
+                                        uint64_t* full, uint64_t* empty, bool rehearsal) {
+  constexpr bool codes = C::Form == ThinForm::e4m3_wgmma;
+  constexpr int Warps = C::Warps, threads = Warps * kWarp, parts = codes ? 1 : Warps;
   const int tid = static_cast<int>(threadIdx.x);
   const auto* const x_scales = reinterpret_cast<const float*>(shared + a.x_scales_at);
   const int part = a.m * kThinTile;
   RingPosition ring;
   const auto* const tile_ids = reinterpret_cast<const int*>(shared + a.tile_ids_at);
   bool begins = true;
-  for (int parity = 0;; tile += a.tile_step, parity ^= 1) {
+  int tile = share.first;
+  for (int parity = 0;; tile = share.after(a, tile), parity ^= 1) {
     if (a.next) {
       wait_barrier(&full[ring.slot], ring.parity);
       tile = tile_ids[ring.slot];
       if (tile < 0) break;
-    } else if (tile >= end) {
+    } else if (tile >= share.end) {
       break;
     }
     float residual = 0.0f;
-    if (a.split == 1 && tid < part) {  // on their way while the tile is multiplied
+    if (C::split(a) == 1 && tid < part) {  // on their way while the tile is multiplied
       const int row = tid % kThinTile;
-      if (!begins) constants = tile_constants<F, Columns>(a, tile, row);
-      if (to_stream<F, Columns>(a)) residual = residual_of(a, tile, row, tid / kThinTile);
+      if (!begins) constants = tile_constants<C>(a, tile, row);
+      if (to_stream<C>(a)) residual = residual_of(a, tile, row, tid / kThinTile);
     }
     begins = false;
     // The parts of outputs meet in shared memory. Two buffers: nobody writes the one that is still
     // read.
     float* const sums = reinterpret_cast<float*>(shared + a.sums_at) + parity * (Warps * part);
-    if constexpr (F == ThinForm::e4m3_wgmma) {
-      multiply_codes<Columns, Warps>(a, slice, shared, full, empty, ring, sums);
+    if constexpr (codes) {
+      multiply_codes<C::Columns, Warps>(a, slice, shared, full, empty, ring, sums, rehearsal);
     } else {
-      multiply_tile<F, Blocked, Columns, Warps>(a, slice, shared, full, empty, ring, sums);
+      multiply_tile<C>(a, slice, shared, full, empty, ring, sums);
     }
     sync_multipliers<Warps>();
     for (int i = tid; i < part; i += threads) {
@@ -370,26 +437,30 @@ __device__ __forceinline__ void consume(const ThinArgs& a, const Slice& slice, i
       float sum = 0.0f;
 #pragma unroll
       for (int s = 0; s < parts; ++s) sum += sums[s * part + i];
-      if (a.split > 1) {
+      if (C::split(a) > 1) {
         a.partial[(int64_t{rank} * a.m + m) * a.tiles * kThinTile + tile * kThinTile + row] = sum;
-      } else if (to_stream<F, Columns>(a)) {
+      } else if (to_stream<C>(a)) {
         add_output(a, tile, row, m, sum, constants, a.x_blocked ? 1.0f : x_scales[m], residual,
-                   lanes_of(i, part));
-      } else {
-        store_output(a, tile, row, m, sum, constants.output, a.x_blocked ? 1.0f : x_scales[m]);
+                   lanes_of(i, part), rehearsal);
+      } else if constexpr (C::Gated) {
+        store_gated(a, tile, row, m, sum, constants.output, x_scales[m], lanes_of(i, part));
+      } else if (!rehearsal) {
+        store_output<C>(a, tile, row, m, sum, constants.output, a.x_blocked ? 1.0f : x_scales[m]);
       }
     }
+    if (rehearsal) break;
   }
 }
 
 // The parts of a cluster's blocks, which are in memory, become outputs.
-template <ThinForm F, int Columns, int Warps>
+template <class C>
 __device__ __forceinline__ void join_slices(const ThinArgs& a, int begin, int end, int rank,
                                             const float* x_scales) {
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
   const int rows = (end - begin) * kThinTile, count = rows * a.m;
   const int64_t line = int64_t{a.tiles} * kThinTile;
+  constexpr int Warps = C::Warps;
   if (threadIdx.x >= Warps * kWarp) return;
   for (int i = rank * Warps * kWarp + static_cast<int>(threadIdx.x); i < count;
        i += a.split * Warps * kWarp) {
@@ -399,25 +470,60 @@ __device__ __forceinline__ void join_slices(const ThinArgs& a, int begin, int en
       sum += __ldcg(a.partial + (int64_t{r} * a.m + m) * line + at);
     }
     const int tile = at / kThinTile, row = at % kThinTile;
-    const TileConstants constants = tile_constants<F, Columns>(a, tile, row);
+    const TileConstants constants = tile_constants<C>(a, tile, row);
     const float x_scale = a.x_blocked ? 1.0f : x_scales[m];
-    if (to_stream<F, Columns>(a)) {
+    if (to_stream<C>(a)) {
       add_output(a, tile, row, m, sum, constants, x_scale, residual_of(a, tile, row, m),
-                 lanes_of(i, count));
+                 lanes_of(i, count), false);
     } else {
-      store_output(a, tile, row, m, sum, constants.output, x_scale);
+      store_output<C>(a, tile, row, m, sum, constants.output, x_scale);
     }
+  }
+}
+
+// x, as it is multiplied, and its scales in shared memory, from what the arguments say it is.
+template <class C>
+__device__ __forceinline__ void bring_x(const ThinArgs& a, const Slice& slice, uint8_t* shared,
+                                        float* x_scales, uint64_t* x_arrived, bool rehearsal) {
+  constexpr ThinForm F = C::Form;
+  constexpr int Warps = C::Warps;
+  uint8_t* const to = shared + a.x_at;
+  auto* const scratch = reinterpret_cast<uint32_t*>(shared + a.sums_at);  // sums come later
+  if constexpr (C::Task == ThinTask::norm || C::Gated) {
+    return norm_measured_x<F, Warps>(a, to, x_scales);
+  } else if constexpr (C::Task == ThinTask::hidden) {
+    return quantize_measured_x<F, Warps>(a, to, x_scales, scratch);
+  } else if constexpr (C::Task == ThinTask::held) {
+    return make_x<F, Warps, false>(a, to, x_scales, scratch, rehearsal);
+  } else if constexpr (F == ThinForm::e4m3_halves || F == ThinForm::e4m3_wgmma) {
+    if (F == ThinForm::e4m3_halves && a.moments) return norm_measured_x<F, Warps>(a, to, x_scales);
+    if (a.norm) return make_x<F, Warps, true>(a, to, x_scales, scratch);
+    if (F == ThinForm::e4m3_halves && a.held) {
+      return make_x<F, Warps, false>(a, to, x_scales, scratch);
+    }
+  }
+  wait_for_previous();
+  if constexpr (C::FewRows) {
+    if (a.quantize) return quantize_x<F, Warps>(a, slice, to, x_scales, scratch);
+  }
+  copy_x_scales<Warps>(a, slice, x_scales);
+  if constexpr (F == ThinForm::e4m3_halves) {
+    unpack_x<Warps>(a, slice, to);
+  } else {
+    copy_x<F, Warps>(a, slice, to, x_arrived);
+    if (a.x_vector && slice.bytes > 0) wait_barrier(x_arrived, 0);
   }
 }
 
 // Grid: clusters of a.split blocks; block: Warps warps that multiply, then one that copies.
 // With a split cluster i has tiles [i * tiles_each, (i + 1) * tiles_each).
-template <ThinForm F, bool Blocked, int Columns, int Warps>
+template <ThinForm F, bool Blocked, int Columns, int Warps, ThinTask Task = ThinTask::any>
 __global__ void __launch_bounds__((Warps + 1) * kWarp, F == ThinForm::e4m3_wgmma  ? 2
                                                        : Columns > 1 || Warps > 8 ? 1
                                                        : Blocked                  ? 2
                                                                                   : 3)
     linear_kernel(const __grid_constant__ ThinArgs a) {
+  using C = Config<F, Blocked, Columns, Warps, Task>;
   extern __shared__ __align__(128) uint8_t shared[];
   auto* const full = reinterpret_cast<uint64_t*>(shared + a.barriers_at);
   uint64_t* const empty = full + a.stages;
@@ -433,52 +539,27 @@ __global__ void __launch_bounds__((Warps + 1) * kWarp, F == ThinForm::e4m3_wgmma
   }
   __syncthreads();
 
-  const int rank = static_cast<int>(blockIdx.x) % a.split;
-  const int begin = static_cast<int>(blockIdx.x) / a.split * (a.split > 1 ? a.tiles_each : 1);
-  const int end = a.split > 1 ? min(begin + a.tiles_each, a.tiles) : a.tiles;
+  const int split = C::split(a), rank = static_cast<int>(blockIdx.x) % split;
+  const Share share(a, static_cast<int>(blockIdx.x), split);
   const Slice slice(a, rank);
   auto* const x_scales = reinterpret_cast<float*>(shared + a.x_scales_at);
   if (threadIdx.x >= Warps * kWarp) {
-    produce<F, Blocked, Warps>(a, slice, begin, end, shared, full, empty);
+    produce<C>(a, slice, share, shared, full, empty);
   } else {
-    // The sums of warps are needed later.
-    auto* const scratch = reinterpret_cast<uint32_t*>(shared + a.sums_at);
     TileConstants constants;
-    if (a.split == 1 && threadIdx.x < a.m * kThinTile && begin < end) {
-      constants = tile_constants<F, Columns>(a, begin, static_cast<int>(threadIdx.x) % kThinTile);
+    if (split == 1 && threadIdx.x < a.m * kThinTile && share.first < share.end) {
+      constants = tile_constants<C>(a, share.first, static_cast<int>(threadIdx.x) % kThinTile);
     }
-    bool made = false;  // x, by the kernel itself
-    if constexpr (F == ThinForm::e4m3_halves || F == ThinForm::e4m3_wgmma) {
-      made = a.held || a.moments;
-      if (a.moments) {
-        norm_measured_x<F, Warps>(a, shared + a.x_at, x_scales);
-      } else if (a.norm) {
-        make_x<F, Warps, true>(a, shared + a.x_at, x_scales, scratch);
-      } else if (a.held) {
-        make_x<F, Warps, false>(a, shared + a.x_at, x_scales, scratch);
-      }
+#pragma unroll 1
+    for (int pass = C::Rehearses ? 0 : 1; pass < 2; ++pass) {
+      const bool rehearsal = C::Rehearses && pass == 0;
+      bring_x<C>(a, slice, shared, x_scales, x_arrived, rehearsal);
+      if constexpr (F == ThinForm::e4m3_wgmma) fence_writes();
+      sync_multipliers<Warps>();
+      consume<C>(a, slice, share, rank, constants, shared, full, empty, rehearsal);
     }
-    if (!made) wait_for_previous();
-    if constexpr (kFewRows<F, Columns>) {
-      if (a.quantize && !made) {
-        quantize_x<F, Warps>(a, slice, shared + a.x_at, x_scales, scratch);
-        made = true;
-      }
-    }
-    if (!made) {
-      copy_x_scales<Warps>(a, slice, x_scales);
-      if constexpr (F == ThinForm::e4m3_halves) {
-        unpack_x<Warps>(a, slice, shared + a.x_at);
-      } else {
-        copy_x<F, Warps>(a, slice, shared + a.x_at, x_arrived);
-        if (a.x_vector && slice.bytes > 0) wait_barrier(x_arrived, 0);
-      }
-    }
-    if constexpr (F == ThinForm::e4m3_wgmma) fence_writes();
-    sync_multipliers<Warps>();
-    consume<F, Blocked, Columns, Warps>(a, slice, begin, end, rank, constants, shared, full, empty);
   }
-  if (a.split > 1) join_slices<F, Columns, Warps>(a, begin, end, rank, x_scales);
+  if (split > 1) join_slices<C>(a, share.first, share.end, rank, x_scales);
 }
 
 }  // namespace octet::cuda::thin

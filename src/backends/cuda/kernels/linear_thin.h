@@ -24,6 +24,10 @@
 //   o, down      stream += y;  (sum of squares, absmax of stream · weight) of 16 columns -> moments
 //   next linear  moments -> factor and scale;  stream · factor · weight / scale -> codes
 //
+// Gate and up may be one launch whose tiles have eight rows of each: silu(gate) · up is made where
+// both sums are, as BF16, and the absmax of each eight columns with it, so that down finds the scale
+// of its input in one pass.
+//
 // The order of summation: units of a warp in ascending order, then warps, then slices. By codes: of
 // each 1,024 of k eight interleaved parts of 128 in the tensor core (linear_thin_codes.cuh), which
 // keeps some 14 bits; each part in FP32, in ascending order of k; then the parts, then slices. It
@@ -49,6 +53,8 @@ inline constexpr int kThinRowPad = 64;        // bytes: rows g and g + 1 of a st
 inline constexpr int kThinQuantizedRows = 4;  // at most, that the kernel quantizes by itself
 inline constexpr int kThinHalvesRows = 4;     // at most, with ThinForm::e4m3_halves
 inline constexpr int kThinCodesRows = 4;      // at most, with ThinForm::e4m3_wgmma
+inline constexpr int kGatedColumns = 8;       // of a tile of gate and up together
+inline constexpr int kLastSpreadBits = 20;    // of the point in ThinArgs::last_spread
 inline constexpr int kThinMostHeld = 2;       // vectors of eight of what becomes x, in a lane
 
 // Warps of a block that multiply, for m rows. An SM needs sixteen to keep up with memory, at two
@@ -79,6 +85,16 @@ enum class ThinForm : uint8_t {
   bf16,         // BF16 both
 };
 
+// What x is made of, and what becomes of the sums. By codes each has a kernel of its own, which is
+// short and takes few registers: blocks of the next kernel find room beside it.
+enum class ThinTask : uint8_t {
+  any,         // as the arguments say
+  norm,        // x is a norm of known moments
+  norm_gated,  // the same, and the outputs are silu(gate) · up
+  held,        // x is BF16, which registers hold
+  hidden,      // x is BF16 of known absmax, as norm_gated leaves it
+};
+
 struct ThinMatrix {
   const uint8_t* weight;              // [n, k], 16-byte aligned rows `weight_stride` bytes apart
   const float* scale;                 // or null: 1
@@ -94,10 +110,13 @@ struct ThinArgs {
   int matrices, tiles;           // tiles of all matrices
   int warps, split, tiles_each;  // that multiply; blocks of a cluster; tiles of a cluster, at most
   int blocks;                    // that there is room for, where all have all inputs
-  // Without a split block i begins with tile i, and goes on with every tile_step-th or, if there
-  // are counters, takes further ones (context.h, LaunchCounters): `next` [2], zero.
+  // Without a split block i begins with tile i, and goes on with every tile_step-th below
+  // last_round or, if there are counters, takes further ones (context.h, LaunchCounters): `next`
+  // [2], zero. The tiles from last_round on are fewer than blocks: each that makes
+  // i * last_spread / 2^20 pass a whole number has one, so that neighbours, which tend to share an
+  // SM, do not both.
   int* next;
-  int tile_step;
+  int tile_step, last_round, last_spread;
   int units, slice_units;             // of a row of W; of the slice of a block, at most
   int k_bytes;                        // of a row of W
   int m, k;                           // rows of x, elements of a row
@@ -129,8 +148,12 @@ struct ThinArgs {
   __nv_bfloat16* stream;
   const float* stream_norm;  // [n]
   float* stream_moments;     // [m, tiles, 2]
-  bool held;                 // lanes hold all of what becomes x
-  uint32_t row_mates;        // warps 0, m, 2 m, ..., by bits: those that make row 0 of x
+  // A tile has eight rows of each of two weights, gate and up, and becomes silu(gate) · up, as the
+  // out of the first; their absmax are left, one a tile.
+  __nv_bfloat16* gated_peaks;    // [m, tiles], or null
+  const __nv_bfloat16* x_peaks;  // such of x: [m, k / kGatedColumns], or null
+  bool held;                     // lanes hold all of what becomes x
+  uint32_t row_mates;            // warps 0, m, 2 m, ..., by bits: those that make row 0 of x
 
   float* partial;  // [split, m, tiles * 16], if split > 1
   int flying;      // stages on their way at a time, until the ring is full
@@ -141,8 +164,8 @@ struct ThinArgs {
 using ThinKernel = void (*)(ThinArgs);
 // The kernel for m rows. `blocked`: W or x has a scale for each 128 of k.
 ThinKernel thin_kernel_e4m3(bool blocked, int64_t m);
-ThinKernel thin_kernel_e4m3_halves(bool blocked);  // up to kThinHalvesRows
-ThinKernel thin_kernel_e4m3_wgmma(int64_t m);      // up to kThinCodesRows
+ThinKernel thin_kernel_e4m3_halves(bool blocked);             // up to kThinHalvesRows
+ThinKernel thin_kernel_e4m3_wgmma(ThinTask task, int64_t m);  // up to kThinCodesRows
 ThinKernel thin_kernel_e4m3_bf16(bool blocked, int64_t m);
 ThinKernel thin_kernel_bf16(int64_t m);
 
@@ -172,12 +195,27 @@ void norm_linear_thin(const KernelContext& context, ThinProducts products,
                       ops::ResidualStream& stream, const ops::NormWeight& norm,
                       std::span<const ops::Linear* const> ws, std::span<const Tensor> outs);
 
+// The hidden rows of a gated MLP, as BF16, and the absmax of each kGatedColumns of their columns.
+struct ThinHidden {
+  Tensor rows, peaks;  // [m, n], [m, n / kGatedColumns]
+};
+// rows = silu(norm · gateᵀ) ⊙ (norm · upᵀ) of a stream's norm, by codes: what takes_norm() asks,
+// and outputs in multiples of 256.
+bool takes_gated(const KernelContext& context, const ops::ResidualStream& stream,
+                 const ops::NormWeight& norm, const ops::Linear& gate, const ops::Linear& up,
+                 const ThinHidden& out);
+void norm_gated_thin(const KernelContext& context, ops::ResidualStream& stream,
+                     const ops::NormWeight& norm, const ops::Linear& gate, const ops::Linear& up,
+                     const ThinHidden& out);
+
 // stream.sum += x · wᵀ, and the moments of the norm that reads it next: Backend::linear_to_stream.
-// Whether it is taken: by few rows and a stream in BF16 that has memory for moments.
+// Whether it is taken: by few rows and a stream in BF16 that has memory for moments. `x_peaks`, if
+// x is the rows of a ThinHidden: its peaks, which save a search.
 bool takes_stream(const KernelContext& context, const ops::Linear& w,
                   const ops::ResidualStream& stream, const ops::NormWeight& next);
 void linear_thin_to_stream(const KernelContext& context, ThinProducts products,
                            const ops::Activation& x, const ops::Linear& w,
-                           ops::ResidualStream& stream, const ops::NormWeight& next);
+                           ops::ResidualStream& stream, const ops::NormWeight& next,
+                           const Tensor& x_peaks = {});
 
 }  // namespace octet::cuda

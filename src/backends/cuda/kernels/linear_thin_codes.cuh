@@ -47,12 +47,12 @@ __device__ __forceinline__ void multiply_pairs(float (&total)[4 * Columns], uint
   for (int i = 0; i < 4 * Columns; ++i) total[i] += sum[i];
 }
 
-// Multiplies a tile of W [16, slice] with x: `sums` [m, 16]. Each of the two warpgroups has eight
-// rows of the tile. Columns: rows of x that there is memory for.
+// Multiplies a tile of W [16, slice] with x: `sums` [m, 16]. A rehearsal leaves the ring full. Each
+// of the two warpgroups has eight rows of the tile. Columns: rows of x that there is memory for.
 template <int Columns, int Warps>
 __device__ __forceinline__ void multiply_codes(const ThinArgs& a, const Slice& slice,
                                                uint8_t* shared, uint64_t* full, uint64_t* empty,
-                                               RingPosition& ring, float* sums) {
+                                               RingPosition& ring, float* sums, bool rehearsal) {
   static_assert(Warps == 8 && kThinTile == 16);
   constexpr int pitch = Warps * kThinUnit, pairs_of_stage = Warps / 2;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -74,7 +74,7 @@ __device__ __forceinline__ void multiply_codes(const ThinArgs& a, const Slice& s
         multiply_pairs<Columns, 1>(total, w + i * kPairStep, x + i * kPairStep);
       }
     }
-    if (lane == 0) arrive_barrier(&empty[ring.slot]);
+    if (lane == 0 && !rehearsal) arrive_barrier(&empty[ring.slot]);
     ring.advance(a.stages);
     x += pairs_of_stage * kPairStep;
   }

@@ -25,6 +25,23 @@ struct Slice {
   }
 };
 
+// The tiles of a block, in order: from `first` until `end`, where it does not take them at run
+// time.
+struct Share {
+  int first, end, last;  // last: of the last round, or none: beyond all
+  __device__ Share(const ThinArgs& a, int block, int split) {
+    first = split > 1 ? block / split * a.tiles_each : block;
+    end = split > 1 ? min(first + a.tiles_each, a.tiles) : a.tiles;
+    const int own = block * a.last_spread >> kLastSpreadBits;
+    const bool has = (block + 1) * a.last_spread >> kLastSpreadBits > own;
+    last = split == 1 && has ? a.last_round + own : a.tiles;
+  }
+  __device__ __forceinline__ int after(const ThinArgs& a, int tile) const {
+    const int next = tile + a.tile_step;
+    return next < a.last_round ? next : tile < a.last_round ? last : a.tiles;
+  }
+};
+
 // Waits for the `Warps` warps that multiply.
 template <int Warps>
 __device__ __forceinline__ void sync_multipliers() {
@@ -255,10 +272,10 @@ __device__ __forceinline__ void norm_measured_x(const ThinArgs& a, uint8_t* to, 
 // Codes (or their FP16) and scales of x, which registers hold: of BF16 rows, or, if Norm, of
 // rms_norm(rows + delta), whose sum the first block also writes. The rule is numerics/quantize.h.
 // Rounded values are kept and the rest is computed twice: registers are what the next kernel's
-// blocks need to begin.
+// blocks need to begin. A rehearsal does not wait for the kernel before.
 template <ThinForm F, int Warps, bool Norm>
 __device__ __forceinline__ void make_x(const ThinArgs& a, uint8_t* to, float* scales,
-                                       uint32_t* scratch) {
+                                       uint32_t* scratch, bool rehearsal = false) {
   using Part = Vector<__nv_bfloat16, 8>;
   constexpr int Parts = kThinMostHeld;
   const RowShare<Warps> share(a);
@@ -272,7 +289,7 @@ __device__ __forceinline__ void make_x(const ThinArgs& a, uint8_t* to, float* sc
       if (at(i) < a.k) weight[i] = load_vector<8>(a.norm_weight + at(i));
     }
   }
-  wait_for_previous();
+  if (!rehearsal) wait_for_previous();
   const auto* const x = reinterpret_cast<const __nv_bfloat16*>(a.x + share.row * a.x_stride);
 #pragma unroll
   for (int i = 0; i < Parts; ++i) {
@@ -353,6 +370,60 @@ __device__ __forceinline__ void make_x(const ThinArgs& a, uint8_t* to, float* sc
     values_of(i, values);
     store_eight<F>(a, own, scales + share.row * a.slice_units, at(i), at(i) < a.k, values, inverse);
   }
+}
+
+// Codes and scales of BF16 rows of which the absmax of each eight columns is known, where a block
+// has all of the inputs.
+template <ThinForm F, int Warps>
+__device__ __forceinline__ void quantize_measured_x(const ThinArgs& a, uint8_t* to, float* scales,
+                                                    uint32_t* scratch) {
+  constexpr int kHeld = 8;  // vectors in a lane, all on their way at once
+  const RowShare<Warps> share(a);
+  const int count = a.k / kGatedColumns;
+  const auto at = [&](int i) { return share.first + i * share.step; };
+  const auto* const x = reinterpret_cast<const __nv_bfloat16*>(a.x + share.row * a.x_stride);
+  const __nv_bfloat16* const peaks = a.x_peaks + share.row * count;
+  wait_for_previous();
+  Vector<unsigned short, 8> most = {};
+  Vector<__nv_bfloat16, 8> held[kHeld] = {};
+  const auto load_peaks = [&](int i) {
+    return load_vector<8>(reinterpret_cast<const unsigned short*>(peaks) + i);
+  };
+  if (share.first < count) most = load_peaks(share.first);
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    if (at(i) < a.k) held[i] = load_vector<8>(x + at(i));
+  }
+  uint32_t peak = 0;
+  const auto join = [&] {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) peak = max(peak, uint32_t{most.v[j]} << 16);
+  };
+  join();
+#pragma unroll 1
+  for (int i = at(1); i < count; i += share.step) {
+    most = load_peaks(i);
+    join();
+  }
+  peak = join_warps<Warps>(warp_max(peak), a.x_tensor ? ~0u : share.mates, scratch,
+                           [](uint32_t p, uint32_t q) { return max(p, q); });
+  const float scale =
+      a.fixed_scale ? *a.fixed_scale : choose_scale(__uint_as_float(peak), a.x_format);
+  if (share.first == 0) scales[share.row] = scale;
+  const float inverse = inverse_scale(scale);
+  uint8_t* const own = to + share.row * a.x_pitch;
+  const auto store = [&](int i, const auto& part) {
+    float values[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) values[j] = to_float(part.v[j]);
+    store_codes<F>(own, i, values, inverse);
+  };
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    if (at(i) < a.k) store(at(i), held[i]);
+  }
+#pragma unroll 2
+  for (int i = at(kHeld); i < a.k; i += share.step) store(i, load_vector<8>(x + i));
 }
 
 // The same of BF16 rows where a block has a slice of them or they are long: every block finds the

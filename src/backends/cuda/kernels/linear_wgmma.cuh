@@ -128,8 +128,9 @@ __device__ __forceinline__ void load_w_scales(const WgmmaArgs& a, const Share& s
                                               float2* constants, float* w_scales) {
   const int tid = static_cast<int>(threadIdx.x);
   for (int i = tid; i < (share.end - share.begin) * a.height; i += kWgmmaConsumers) {
-    const OutputConstants c =
-        output_constants(a, share.begin + i / a.height, i % a.height, a.height);
+    const int tile = share.begin + i / a.height, matrix = matrix_of(a, tile);
+    const int first = (tile - a.matrix[matrix].first_tile) * a.height;
+    const OutputConstants c = output_constants(a, matrix, first + i % a.height);
     constants[i] = {c.scale, c.bias};
   }
   if constexpr (Blocked) {
