@@ -25,8 +25,8 @@
 //   next linear  moments -> factor and scale;  stream · factor · weight / scale -> codes
 //
 // Gate and up may be one launch whose tiles have eight rows of each: silu(gate) · up is made where
-// both sums are, as BF16, and the absmax of each eight columns with it, so that down finds the scale
-// of its input in one pass.
+// both sums are, as BF16, and the absmax of each eight columns with it, so that down finds the
+// scale of its input in one pass.
 //
 // The order of summation: units of a warp in ascending order, then warps, then slices. By codes: of
 // each 1,024 of k eight interleaved parts of 128 in the tensor core (linear_thin_codes.cuh), which
