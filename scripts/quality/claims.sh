@@ -116,7 +116,7 @@ if wants temperature; then
 import json, sys
 lines = [l for l in sys.stdin.read().split("\n") if len(l) > 30]
 for line in lines[:48]: print(json.dumps({"prompt": line}))' > "$out/prompts.jsonl"
-  "$octet" eval sampling "$model" --compute fp8 --baseline "$model" --prompts "$out/prompts.jsonl" --max-tokens 48 \
+  "$octet" eval sampling "$model" --compute fp8 --baseline "$model" --prompts "$out/prompts.jsonl" --max-tokens 32 --samples 8 \
     --temperatures 0,0.3,0.7,1,1.5 --top-ps 1 --json "$out/sampling.json" > "$out/sampling.txt" 2>&1 || true
 fi
 

@@ -96,8 +96,7 @@ OptionTable table_of(QuantizeFlags& o) {
       "--kv-scale-granularity", &o.kv_scale_granularity,
       "one scale for K and V of a layer each, which every engine reads (tensor, the default), "
       "one a head, or one a head and dimension; of a latent (MLA), whose scales are chosen token "
-      "by "
-      "token, one for 128 dimensions (group) or for each (channel)",
+      "by token, one for 128 dimensions (group) or for each (channel)",
       {.choices = {"tensor", "head", "channel", "group"}});
   table.add("--input-scale-method", &o.input_scale_method, "the same for inputs",
             {.choices = methods});
@@ -218,12 +217,12 @@ void keep_hot_experts(const QuantizeFlags& o, const offline::ExpertUse& use,
             100 * offline::hot_share_of_tokens(use.counts(), experts, share));
 }
 
-// What chooses scales says nothing without what they are chosen from.
 offline::KvGranularity granularity_of(const std::optional<std::string>& name) {
   using enum offline::KvGranularity;
   return name == "head" ? head : name == "channel" ? channel : name == "group" ? group : tensor;
 }
 
+// What chooses scales says nothing without what they are chosen from.
 void check_scale_flags(const QuantizeFlags& o) {
   const std::pair<const char*, bool> delayed_flags[] = {
       {"--amax-history-len", o.amax_history_len.has_value()},
