@@ -5,34 +5,35 @@
 namespace octet::model {
 namespace {
 
-void require_token_heads(const ops::Backend& backend) {
-  if (backend.info().kv_token_heads) return;
-  throw Error({.what = "this device has no kernels for a KV cache with a scale for each token and "
-                       "head",
+[[noreturn]] void lacks_kernels(const ops::Backend& backend, const char* of, const char* accepted,
+                                const char* fix) {
+  throw Error({.what = fmt::format("this device has no kernels for {}", of),
                .where = "--kv-cache-dtype",
                .value = backend.info().name,
-               .accepted = "auto, fp32, bf16, fp8, fp8_e4m3, fp8_e5m2",
-               .fix = "pass --device cpu, or another --kv-cache-dtype"});
+               .accepted = accepted,
+               .fix = fix});
+}
+
+constexpr const char* kEveryDevice = "auto, fp32, bf16, fp8, fp8_e4m3, fp8_e5m2";
+constexpr const char* kOtherType = "pass --device cpu, or another --kv-cache-dtype";
+
+void require_token_heads(const ops::Backend& backend) {
+  if (backend.info().kv_token_heads) return;
+  lacks_kernels(backend, "a KV cache with a scale for each token and head", kEveryDevice,
+                kOtherType);
 }
 
 void require_int8_latent(const ops::Backend& backend) {
   if (backend.info().int8) return;
-  throw Error({.what = "this device has no kernels for a latent in INT8",
-               .where = "--kv-cache-dtype",
-               .value = backend.info().name,
-               .accepted = "auto, fp32, bf16, fp8, fp8_e4m3, fp8_e5m2",
-               .fix = "pass --device cpu, or another --kv-cache-dtype"});
+  lacks_kernels(backend, "a latent in INT8", kEveryDevice, kOtherType);
 }
 
 void require_channels(const ops::Backend& backend) {
   if (backend.info().kv_channels) return;
-  throw Error({.what = "this device has no kernels for the scales that the checkpoint has for each "
-                       "channel of the KV cache",
-               .where = "--kv-cache-dtype",
-               .value = backend.info().name,
-               .accepted = "auto or bf16 with --attention bf16; a checkpoint of `octet quantize "
-                           "--kv-scale-granularity head` or tensor",
-               .fix = "pass --device cpu, or --attention bf16 --kv-cache-dtype bf16"});
+  lacks_kernels(backend, "the scales that the checkpoint has for each channel of the KV cache",
+                "auto or bf16 with --attention bf16; a checkpoint of `octet quantize "
+                "--kv-scale-granularity head` or tensor",
+                "pass --device cpu, or --attention bf16 --kv-cache-dtype bf16");
 }
 
 }  // namespace

@@ -127,7 +127,8 @@ std::map<std::string, std::vector<float>> kv_scales(const Calibration& calibrati
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     const std::string attention = fmt::format("model.layers.{}.self_attn", layer);
     const auto found = calibration.caches.find(attention);
-    const CacheRange cache = found == calibration.caches.end() ? CacheRange() : found->second;
+    static const CacheRange none;
+    const CacheRange& cache = found == calibration.caches.end() ? none : found->second;
     if (!gqa) {
       scales[attention + ".latent_channel_scale"] =
           latent_scales(cache, std::get<model::Mla>(config.attention), choice, attention);

@@ -171,20 +171,21 @@ void scale_heads(const KernelContext& context, const Tensor& x, const Tensor& fa
   }
   const int64_t heads = x.shape[1], dim = x.shape[2], shared = heads / factors.rows();
   const Heads x_heads(x);
-  const Rows factor_rows(factors);
-  context.threads.parallel_for(
-      x.shape[0], grain_of(heads * dim), [&](int64_t begin, int64_t end, int) {
-        std::vector<float> values(static_cast<size_t>(dim)), factor(static_cast<size_t>(dim));
-        for (int64_t token = begin; token < end; ++token) {
-          for (int64_t head = 0; head < heads; ++head) {
-            char* const place = x_heads.at(token, head);
-            load_floats(DType::f32, factor_rows[head / shared], dim, factor.data());
-            load_floats(x.type, place, dim, values.data());
-            for (size_t i = 0; i < values.size(); ++i) values[i] *= factor[i];
-            store_floats(x.type, values.data(), dim, place);
-          }
-        }
-      });
+  const auto* const all_factors = factors.as<const float>();
+  context.threads.parallel_for(x.shape[0], grain_of(heads * dim),
+                               [&](int64_t begin, int64_t end, int) {
+                                 std::vector<float> values(static_cast<size_t>(dim));
+                                 for (int64_t token = begin; token < end; ++token) {
+                                   for (int64_t head = 0; head < heads; ++head) {
+                                     char* const place = x_heads.at(token, head);
+                                     const float* const factor = all_factors + head / shared * dim;
+                                     load_floats(x.type, place, dim, values.data());
+                                     for (size_t i = 0; i < values.size(); ++i)
+                                       values[i] *= factor[i];
+                                     store_floats(x.type, values.data(), dim, place);
+                                   }
+                                 }
+                               });
 }
 
 }  // namespace octet::cpu

@@ -100,14 +100,7 @@ OCTET_AVX512_INLINE void turn_scores(const Group& g, int column, __m512i (&r)[kS
   __m512i x[4];  // lane i: token i of each four, all of its rows
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) x[i] = _mm512_load_si512(g.scores + (column * kSide + 4 * i) * 4);
-  const __m512i low01 = _mm512_unpacklo_epi32(x[0], x[1]);
-  const __m512i high01 = _mm512_unpackhi_epi32(x[0], x[1]);
-  const __m512i low23 = _mm512_unpacklo_epi32(x[2], x[3]);
-  const __m512i high23 = _mm512_unpackhi_epi32(x[2], x[3]);
-  r[0] = _mm512_unpacklo_epi64(low01, low23);
-  r[1] = _mm512_unpackhi_epi64(low01, low23);
-  r[2] = _mm512_unpacklo_epi64(high01, high23);
-  r[3] = _mm512_unpackhi_epi64(high01, high23);
+  simd::transpose_quads(x, r);
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) r[i] = _mm512_permutexvar_epi32(order, r[i]);

@@ -69,6 +69,18 @@ OCTET_AVX512_INLINE __m512 lane_max(__m512 x) {
   return _mm512_max_ps(x, _mm512_permute_ps(x, 0xB1));
 }
 
+// Of each four lanes: r[i] lane j = x[j] lane i.
+OCTET_AVX512_INLINE void transpose_quads(const __m512i (&x)[4], __m512i* r) {
+  const __m512i low01 = _mm512_unpacklo_epi32(x[0], x[1]);
+  const __m512i high01 = _mm512_unpackhi_epi32(x[0], x[1]);
+  const __m512i low23 = _mm512_unpacklo_epi32(x[2], x[3]);
+  const __m512i high23 = _mm512_unpackhi_epi32(x[2], x[3]);
+  r[0] = _mm512_unpacklo_epi64(low01, low23);
+  r[1] = _mm512_unpackhi_epi64(low01, low23);
+  r[2] = _mm512_unpacklo_epi64(high01, high23);
+  r[3] = _mm512_unpackhi_epi64(high01, high23);
+}
+
 // rows[i] lane j <-> rows[j] lane i.
 OCTET_AVX512_INLINE void transpose16(__m512i (&r)[16]) {
   __m512i t[16];

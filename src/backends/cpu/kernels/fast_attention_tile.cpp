@@ -151,14 +151,7 @@ OCTET_AVX512_INLINE void load_piece(const std::byte* const* rows, int64_t offset
     t[i] = _mm512_mask_broadcast_i32x4(t[i], 0x0F00, piece(8));
     t[i] = _mm512_mask_broadcast_i32x4(t[i], 0xF000, piece(12));
   }
-  const __m512i low01 = _mm512_unpacklo_epi32(t[0], t[1]);
-  const __m512i high01 = _mm512_unpackhi_epi32(t[0], t[1]);
-  const __m512i low23 = _mm512_unpacklo_epi32(t[2], t[3]);
-  const __m512i high23 = _mm512_unpackhi_epi32(t[2], t[3]);
-  r[0] = _mm512_unpacklo_epi64(low01, low23);
-  r[1] = _mm512_unpackhi_epi64(low01, low23);
-  r[2] = _mm512_unpacklo_epi64(high01, high23);
-  r[3] = _mm512_unpackhi_epi64(high01, high23);
+  simd::transpose_quads(t, r);
 }
 
 // Four codes a lane -> two elements of two BF16 values: codes 0 and 2, then 1 and 3.

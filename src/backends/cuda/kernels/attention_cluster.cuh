@@ -101,9 +101,9 @@ __device__ __forceinline__ void fold_tiles(const RowParams& p, const BlockRows<C
 // A Worker is BlockRows with
 //   prepare(origin, first, end)   the block has the tiles [first, end) of those from `origin` on;
 //                                 loads and converts what may be before the wait
-//   for_each_prepared(use, rehearsal)   waits for the kernel before; then use(tile, TileResult), by
-//                                 the warps that computed the tile; a rehearsal (of OneToken alone)
-//                                 does neither
+//   for_each_prepared(use, rehearsal)
+//                                 waits for the kernel before; then use(tile, TileResult), by the
+//                                 warps that computed the tile; a rehearsal (OneToken) does neither
 // Grid: (kv_heads * Cluster, range * packs, slots).
 template <class Worker, class C, class Params, class Shared>
 __device__ __forceinline__ void cluster_rows(const Params& p, Shared& s) {

@@ -310,19 +310,19 @@ class GqaWorker : public BlockRows<C> {
     return {max(this->span_.first_position - start, 0), min(this->end_position() - start, kTile)};
   }
   __device__ __forceinline__ bool is_mixed_tile(int tile) const {
-    if (C::OneToken) return false;
     const int start = tile * kTile;
     return this->is_mixed(max(start, this->first_position()),
                           min(start + kTile, this->end_position()));
   }
-  // The others of a tile: begins to load them, and puts them into shared memory, as well as zeros
-  // where no row sees the position.
+  // Known where the kernel is compiled for steps that bring their rows.
   __device__ __forceinline__ int dim() const {
     return C::Fresh ? C::Dim : p_.dim;
   }
   __device__ __forceinline__ bool vectors() const {
     return C::Fresh || p_.vectors;
   }
+  // The others of a tile: begins to load them, and puts them into shared memory, as well as zeros
+  // where no row sees the position.
   __device__ __forceinline__ void load_tile(int tile) {
     if (!vectors()) return;
     const int32_t* const slots = s_.slots + (tile - origin_) * kTile;

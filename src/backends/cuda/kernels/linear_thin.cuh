@@ -215,6 +215,7 @@ __device__ __forceinline__ void add_output(const ThinArgs& a, int tile, int row,
                                                                        __uint_as_float(peak)};
   }
 }
+
 // out[m, column] = silu(gate) · up of a tile of both, which eight lanes each have the rows of, and
 // the absmax of its columns. Rounded to BF16 where the linears, and silu_mul, would.
 __device__ __forceinline__ void store_gated(const ThinArgs& a, int tile, int row, int m, float sum,
